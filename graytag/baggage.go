@@ -1,0 +1,126 @@
+package graytag
+
+import (
+	"strings"
+
+	"go.opentelemetry.io/otel/baggage"
+)
+
+// MemberPrefix starts the key of every baggage member that belongs to a tag.
+const MemberPrefix = "gray."
+
+// Limits of W3C Baggage, https://www.w3.org/TR/baggage/#limits.
+const (
+	maxBaggageMembers = 64
+	maxBaggageBytes   = 8192
+)
+
+// members is a tag in the form of OTel baggage.
+type members struct {
+	list   []baggage.Member
+	bag    baggage.Baggage
+	header string // list-members joined by ',', in the order of the pairs
+}
+
+// asMembers builds the members of t once. Two goroutines may build them at
+// once; both get the same content.
+func (t Tag) asMembers() *members {
+	if m := t.p.members.Load(); m != nil {
+		return m
+	}
+	m := &members{list: make([]baggage.Member, 0, len(t.p.pairs))}
+	var header strings.Builder
+	for _, p := range t.p.pairs {
+		// Keys are tokens and values UTF-8: no pair of a tag can be refused.
+		member, err := baggage.NewMemberRaw(MemberPrefix+p.key, p.value)
+		if err != nil {
+			continue
+		}
+		m.list = append(m.list, member)
+		if header.Len() > 0 {
+			header.WriteByte(',')
+		}
+		header.WriteString(member.String())
+	}
+	m.header = header.String()
+	m.bag, _ = baggage.New(m.list...)
+	t.p.members.Store(m)
+	return m
+}
+
+// BaggageHeader returns the members of t as the value of a W3C baggage header,
+// encoded as OTel encodes them, "" for the zero Tag. It is built once per tag.
+func (t Tag) BaggageHeader() string {
+	if t.p == nil {
+		return ""
+	}
+	return t.asMembers().header
+}
+
+// IntoBaggage returns b with the members of t in place of every gray.* member
+// that it holds. ok is false where they do not fit into the limits of W3C
+// Baggage (64 members, 8192 bytes); b then has no gray.* members and all others.
+func (t Tag) IntoBaggage(b baggage.Baggage) (_ baggage.Baggage, ok bool) {
+	next, _ := t.intoBaggage(b)
+	return next, t.p == nil || hasMembers(next)
+}
+
+func (t Tag) intoBaggage(b baggage.Baggage) (next baggage.Baggage, changed bool) {
+	if b.Len() == 0 {
+		if t.p == nil {
+			return b, false
+		}
+		return t.asMembers().bag, true
+	}
+	all := b.Members()
+	foreign := all[:0]
+	for _, m := range all {
+		if strings.HasPrefix(m.Key(), MemberPrefix) {
+			// Not rebuilt from the others: New refuses a baggage over the
+			// limits, and then members that are not ours would be lost.
+			b = b.DeleteMember(m.Key())
+			changed = true
+			continue
+		}
+		foreign = append(foreign, m)
+	}
+	if t.p == nil {
+		return b, changed
+	}
+	own := t.asMembers()
+	if len(foreign) == 0 {
+		return own.bag, true
+	}
+	if len(foreign)+len(own.list) > maxBaggageMembers || len(b.String())+1+len(own.header) > maxBaggageBytes {
+		return b, changed
+	}
+	merged, err := baggage.New(append(foreign, own.list...)...)
+	if err != nil {
+		return b, changed
+	}
+	return merged, true
+}
+
+// FromBaggage returns the tag that the gray.* members of b spell, the zero Tag
+// and no error where it has none. The error is a [*PairError].
+func FromBaggage(b baggage.Baggage) (Tag, error) {
+	if b.Len() == 0 || !hasMembers(b) {
+		return Tag{}, nil
+	}
+	pairs := make(map[string]string)
+	for _, m := range b.Members() {
+		if key, ok := strings.CutPrefix(m.Key(), MemberPrefix); ok {
+			pairs[key] = m.Value()
+		}
+	}
+	return New(pairs)
+}
+
+func hasMembers(b baggage.Baggage) bool {
+	for _, m := range b.Members() {
+		if strings.HasPrefix(m.Key(), MemberPrefix) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,6 @@
+//go:build !race
+
+package race
+
+// Enabled tells whether the binary was built with -race.
+const Enabled = false
