@@ -19,10 +19,10 @@ func Example() {
 	})
 	for _, tag := range []string{"", "version=v2", "version=v3"} {
 		choice, _ := table.Choose(graytag.MustParse(tag))
-		fmt.Printf("%q: %s %s\n", tag, choice.Outcome, choice.Reason)
+		fmt.Printf("%q: %s, reason %q\n", tag, choice.Outcome, choice.Reason)
 	}
 	// Output:
-	// "": stable
-	// "version=v2": matched
-	// "version=v3": fallback_stable missing
+	// "": stable, reason ""
+	// "version=v2": matched, reason ""
+	// "version=v3": fallback_stable, reason "missing"
 }

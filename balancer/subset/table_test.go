@@ -96,7 +96,9 @@ func table(t testing.TB, p subset.Policy, subsets ...subset.Subset) *subset.Tabl
 
 func TestWaiting(t *testing.T) {
 	up := func(v string) subset.Subset { return subset.Subset{Version: v, Registered: 1, Ready: 1} }
-	in := func(v string, s subset.State) subset.Subset { return subset.Subset{Version: v, Registered: 1, State: s} }
+	in := func(v string, s subset.State) subset.Subset {
+		return subset.Subset{Version: v, Registered: 1, State: s}
+	}
 	any := subset.Policy{Fallback: []string{"v1", "stable", "any"}}
 	for name, c := range map[string]struct {
 		policy  subset.Policy

@@ -1,0 +1,141 @@
+// Package telemetry holds the OTel instruments of graylane in one place, so
+// that every middleware and balancer counts the same things under the same
+// names. It uses the OTel API only: without a MeterProvider nothing is recorded
+// and a call costs a few nanoseconds.
+package telemetry
+
+import (
+	"context"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+)
+
+// Scope is the instrumentation scope of all instruments.
+const Scope = "github.com/graylane/graylane"
+
+// Names of the instruments.
+const (
+	RouteDecisions = "graylane.route.decisions"
+	ServerRequests = "graylane.server.requests"
+	Malformed      = "graylane.propagation.malformed"
+	Orphans        = "graylane.propagation.orphans"
+	Withheld       = "graylane.propagation.withheld"
+)
+
+// Metrics holds the instruments of one MeterProvider. It is safe for concurrent
+// use; the zero value and nil record nothing.
+type Metrics struct {
+	decisions, requests, malformed, orphans, withheld metric.Int64Counter
+
+	services, versions *Labels
+}
+
+// New makes the instruments; a nil provider means the global one, also where
+// that is set only later.
+func New(provider metric.MeterProvider) *Metrics {
+	if provider == nil {
+		provider = otel.GetMeterProvider()
+	}
+	meter := provider.Meter(Scope)
+	m := &Metrics{services: NewLabels(DistinctValues), versions: NewLabels(DistinctValues)}
+	m.decisions = counter(meter, RouteDecisions, "{decision}", "Routing decisions of clients: which version was wanted, which one served, and why.")
+	m.requests = counter(meter, ServerRequests, "{request}", "Inbound requests by what it means that they arrived here.")
+	m.malformed = counter(meter, Malformed, "{tag}", "Inbound tags that were refused; the request went on without them.")
+	m.orphans = counter(meter, Orphans, "{call}", "Outbound calls whose context no inbound middleware has seen: where tags get lost.")
+	m.withheld = counter(meter, Withheld, "{call}", "Outbound calls that the tag, or its baggage members, were kept from.")
+	return m
+}
+
+func counter(meter metric.Meter, name, unit, description string) metric.Int64Counter {
+	c, err := meter.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(description))
+	if err != nil {
+		otel.Handle(err)
+	}
+	return c
+}
+
+// Series is one combination of labels of one counter, made once and counted
+// often. nil counts nothing.
+type Series struct {
+	counter metric.Int64Counter
+	options []metric.AddOption
+}
+
+func newSeries(c metric.Int64Counter, attrs ...attribute.KeyValue) *Series {
+	if c == nil {
+		return nil
+	}
+	return &Series{counter: c, options: []metric.AddOption{metric.WithAttributeSet(attribute.NewSet(attrs...))}}
+}
+
+// Add counts one. It does not allocate where nothing records.
+func (s *Series) Add(ctx context.Context) {
+	if s != nil && s.counter.Enabled(ctx) {
+		s.counter.Add(ctx, 1, s.options...)
+	}
+}
+
+// Enabled tells whether somebody records the series.
+func (s *Series) Enabled(ctx context.Context) bool { return s != nil && s.counter.Enabled(ctx) }
+
+// Decision returns the series of a routing decision. Versions are "" for
+// stable and are shown as "stable"; each label is bounded.
+func (m *Metrics) Decision(service, wanted, served, outcome, reason string) *Series {
+	if m == nil {
+		return nil
+	}
+	return newSeries(m.decisions,
+		attribute.String("service", m.services.Bound(service)),
+		attribute.String("wanted", m.version(wanted)),
+		attribute.String("served", m.version(served)),
+		attribute.String("outcome", outcome),
+		attribute.String("reason", reason))
+}
+
+// DecisionsEnabled tells whether somebody records routing decisions.
+func (m *Metrics) DecisionsEnabled(ctx context.Context) bool {
+	return m != nil && m.decisions != nil && m.decisions.Enabled(ctx)
+}
+
+// Request counts an inbound request.
+func (m *Metrics) Request(ctx context.Context, wanted, outcome string) {
+	if m != nil && m.requests != nil && m.requests.Enabled(ctx) {
+		m.requests.Add(ctx, 1, metric.WithAttributes(attribute.String("wanted", m.version(wanted)), attribute.String("outcome", outcome)))
+	}
+}
+
+// CountMalformed counts a refused tag; format names the carrier format that held it.
+func (m *Metrics) CountMalformed(ctx context.Context, format string) {
+	if m != nil && m.malformed != nil && m.malformed.Enabled(ctx) {
+		m.malformed.Add(ctx, 1, metric.WithAttributes(attribute.String("format", format)))
+	}
+}
+
+// CountOrphan counts an outbound call without scope.
+func (m *Metrics) CountOrphan(ctx context.Context) {
+	if m != nil && m.orphans != nil && m.orphans.Enabled(ctx) {
+		m.orphans.Add(ctx, 1)
+	}
+}
+
+// Reasons of CountWithheld.
+const (
+	WithheldHost    = "host"         // the host is outside the outbound scope
+	WithheldBaggage = "baggage_full" // the members do not fit beside the others; the header went
+)
+
+// CountWithheld counts a call that the tag or its members were kept from.
+func (m *Metrics) CountWithheld(ctx context.Context, reason string) {
+	if m != nil && m.withheld != nil && m.withheld.Enabled(ctx) {
+		m.withheld.Add(ctx, 1, metric.WithAttributes(attribute.String("reason", reason)))
+	}
+}
+
+func (m *Metrics) version(v string) string {
+	if v == "" {
+		return "stable"
+	}
+	return m.versions.Bound(v)
+}
