@@ -68,9 +68,10 @@ func TestAgentRestart_Forgotten(t *testing.T) {
 			require.NoError(t, g.Update(context.Background(), map[string]string{"version": "v2"}))
 			r := watch(t, reg, "order")
 			r.untilIDs(patience, "o1", "o2")
+			before := len(r.sets())
 
 			agent.Reset()
-			// A reader of its own: what the old one holds is from before the restart.
+			// A reader of its own: the old one keeps what was before the restart.
 			late := open(t, agent.Config())
 			back := func(set []registry.Instance) bool {
 				return len(set) == 2 &&
@@ -79,12 +80,45 @@ func TestAgentRestart_Forgotten(t *testing.T) {
 			}
 			watch(t, late, "order").until(patience, back)
 			r.until(patience, back)
+			for _, set := range r.sets()[before-1:] {
+				// o2 serves nobody, so nothing is lost while it is not back.
+				require.NotEmpty(t, set)
+				require.Equal(t, "o1", set[0].ID, "the instance that serves stays throughout")
+				require.Equal(t, registry.StatusPassing, set[0].Status)
+			}
 
 			// Both work on.
 			require.NoError(t, g.Deregister(context.Background()))
 			r.untilIDs(patience, "o2")
 		})
 	}
+}
+
+// What does not come back after an outage goes when the grace is over.
+func TestAgentRestart_GraceEnds(t *testing.T) {
+	agent := consultest.Start(t)
+	put := func(id string, port int) {
+		t.Helper()
+		require.NoError(t, agent.Client().Agent().ServiceRegister(&api.AgentServiceRegistration{
+			ID: id, Name: "order", Address: "127.0.0.1", Port: port,
+		}))
+	}
+	put("o1", 8081)
+	put("o2", 8082)
+	put("o3", 8083)
+	const grace = 4 * time.Second
+	r := watch(t, open(t, agent.Config(), consul.WithOutageGrace(grace)), "order")
+	r.untilIDs(patience, "o1", "o2", "o3")
+	none := watch(t, open(t, agent.Config(), consul.WithOutageGrace(0)), "order")
+	none.untilIDs(patience, "o1", "o2", "o3")
+
+	agent.Reset()
+	none.untilIDs(patience)
+	require.Len(t, r.sets()[len(r.sets())-1], 3)
+	put("o2", 8082)
+	put("new", 8083) // has the address of o3
+	r.untilIDs(patience, "new", "o1", "o2")
+	r.untilIDs(patience, "new", "o2")
 }
 
 func TestDeregister(t *testing.T) {

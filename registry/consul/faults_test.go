@@ -237,7 +237,7 @@ func TestRegister_Definition(t *testing.T) {
 	_, err = reg.Register(context.Background(), instance("o2", ""))
 	require.NoError(t, err)
 	got = agent.registrations()[1]
-	assert.Equal(t, "127.0.0.1:8080", got.Check.TCP)
+	assert.Equal(t, instance("o2", "").Address, got.Check.TCP)
 	assert.Equal(t, "service:o2", got.Check.CheckID)
 	assert.Nil(t, got.Weights)
 	assert.False(t, agent.called("check/update/service:o2"), "the agent does the check")
@@ -348,6 +348,7 @@ func TestNew_Invalid(t *testing.T) {
 		"WithHTTPCheck":               consul.WithHTTPCheck("/healthz", 0),
 		"WithGRPCCheck":               consul.WithGRPCCheck("", 0),
 		"WithDeregisterCriticalAfter": consul.WithDeregisterCriticalAfter(time.Second),
+		"WithOutageGrace":             consul.WithOutageGrace(-1),
 		"WithWaitTime":                consul.WithWaitTime(time.Hour),
 	} {
 		_, err := consul.New(nil, option)
@@ -365,4 +366,51 @@ func TestNew_Invalid(t *testing.T) {
 	r, err := consul.New(nil, nil, consul.WithLogger(nil), consul.WithCheck(nil))
 	require.NoError(t, err, "nil is ignored")
 	require.NoError(t, r.Close())
+}
+
+// An agent that was away for longer than a TTL calls critical what has not reported
+// to it yet: what served before goes on until it is back, and is believed then.
+func TestOutage_CriticalIsDoubted(t *testing.T) {
+	with := func(id, status string) *api.ServiceEntry {
+		e := entry(id, "")
+		e.Service.Address = "host-" + id
+		e.Checks[0].Status = status
+		return e
+	}
+	maintenance := with("b", api.HealthCritical)
+	maintenance.Checks[0].CheckID = "_service_maintenance:b"
+	f := newFake(t, response{index: "10", body: list(with("a", "passing"), with("b", "passing"), with("c", "critical"), with("d", "passing"))})
+	r := watch(t, open(t, f.config(), consul.WithRetry(time.Millisecond, 5*time.Millisecond), consul.WithOutageGrace(time.Hour)), "order")
+	r.untilIDs(patience, "a", "b", "c", "d")
+	require.Eventually(t, func() bool { return len(f.seen()) == 2 }, patience, time.Millisecond)
+
+	statuses := func(want ...registry.Status) func([]registry.Instance) bool {
+		return func(set []registry.Instance) bool {
+			var got []registry.Status
+			for _, i := range set {
+				got = append(got, i.Status)
+			}
+			return assert.ObjectsAreEqual(want, got)
+		}
+	}
+	f.crash(response{index: "11", body: list(with("a", "critical"), maintenance, with("c", "critical"))})
+	r.until(patience, statuses(registry.StatusPassing, registry.StatusMaintenance, registry.StatusCritical, registry.StatusPassing))
+	f.set(response{index: "12", body: list(with("a", "passing"), with("b", "passing"))})
+	r.until(patience, statuses(registry.StatusPassing, registry.StatusPassing, registry.StatusPassing))
+	f.set(response{index: "13", body: list(with("a", "critical"), with("d", "warning"))})
+	r.until(patience, statuses(registry.StatusCritical, registry.StatusWarning))
+	f.set(response{index: "14", body: list()})
+	r.untilIDs(patience)
+}
+
+// Trouble that Consul itself reports is no outage of the agent: its next answer
+// counts.
+func TestOutage_NotByErrorsOfServers(t *testing.T) {
+	f := newFake(t, response{index: "10", body: list(entry("a", ""))})
+	r := watch(t, open(t, f.config(), consul.WithRetry(time.Millisecond, 5*time.Millisecond)), "order")
+	r.untilIDs(patience, "a")
+	f.set(response{status: http.StatusInternalServerError, body: "No cluster leader"})
+	require.Eventually(t, func() bool { return len(r.errs()) > 0 }, patience, time.Millisecond)
+	f.set(response{index: "11", body: list()})
+	r.untilIDs(time.Second)
 }

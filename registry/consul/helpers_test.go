@@ -117,9 +117,13 @@ func (r *reader) untilIDs(within time.Duration, ids ...string) []registry.Instan
 	})
 }
 
-// instance returns an instance of the service order.
+// instance returns an instance of the service order, on a port of its own.
 func instance(id, version string) registry.Instance {
-	i := registry.Instance{ID: id, Service: "order", Address: "127.0.0.1:8080"}
+	port := 8000
+	for _, c := range []byte(id) {
+		port += int(c)
+	}
+	i := registry.Instance{ID: id, Service: "order", Address: "127.0.0.1:" + strconv.Itoa(port)}
 	if version != "" {
 		i.Metadata = map[string]string{registry.MetadataVersion: version}
 	}
@@ -185,6 +189,14 @@ func (f *fake) set(r response) {
 	f.answer = r
 	close(f.changed)
 	f.changed = make(chan struct{})
+}
+
+// crash cuts all connections off; the next query gets r.
+func (f *fake) crash(r response) {
+	f.mu.Lock()
+	f.answer = r
+	f.mu.Unlock()
+	f.CloseClientConnections()
 }
 
 func (f *fake) seen() []request {
