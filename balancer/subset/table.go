@@ -2,6 +2,7 @@ package subset
 
 import (
 	"maps"
+	"slices"
 
 	"github.com/graylane/graylane/graytag"
 )
@@ -30,6 +31,9 @@ type Subset struct {
 // Choice is the decision for one wanted version: which subset serves, or
 // should be waited for. It is shared between callers and must not be changed.
 type Choice struct {
+	// Index is the position of the choice in [Table.Choices], where a balancer
+	// keeps what it prepared for it.
+	Index int
 	// Subsets are positions in the slice that the table was made of. There are
 	// several only for FallbackAny: each should serve in proportion to its
 	// ready instances. There is none where the outcome is Unavailable.
@@ -53,7 +57,8 @@ type Table struct {
 	selector *Selector
 	stable   *Choice
 	missing  *Choice            // of a version that no instance has
-	versions map[string]*Choice // of the versions that there are
+	versions map[string]*Choice // of the versions that there are, and of the words for stable
+	choices  []*Choice
 	have     map[string]int
 }
 
@@ -68,32 +73,54 @@ func (s *Selector) NewTable(subsets []Subset) *Table {
 		}
 	}
 	d := decider{s: s, subsets: subsets, at: at}
+	add := func(c *Choice) *Choice {
+		c.Index = len(t.choices)
+		t.choices = append(t.choices, c)
+		return c
+	}
 	for i := range subsets {
 		if v := subsets[i].Version; v != "" {
-			t.versions[v] = d.choose(i, false)
+			t.versions[v] = add(d.choose(i, false))
 		}
 	}
 	stable, ok := at[""]
 	if !ok {
 		stable = none
 	}
-	t.stable = d.choose(stable, true)
-	t.missing = d.choose(none, false)
+	t.stable = add(d.choose(stable, true))
+	t.missing = add(d.choose(none, false))
+	for _, v := range s.stable {
+		t.versions[v] = t.stable // one look-up says both
+	}
 	return t
 }
+
+// Choices returns every decision of t, each at its Index.
+func (t *Table) Choices() []*Choice { return slices.Clone(t.choices) }
 
 // Choose returns the decision for a request with tag, and the version that it
 // wants ("" for stable). It does not allocate, unless it has to fold the case
 // of the version.
 func (t *Table) Choose(tag graytag.Tag) (*Choice, string) {
-	wanted := t.selector.Wanted(tag)
+	if tag.IsZero() {
+		return t.stable, ""
+	}
+	s := t.selector
+	wanted := tag.Route(s.key, s.service)
 	if wanted == "" {
 		return t.stable, ""
 	}
-	if c := t.versions[wanted]; c != nil {
-		return c, wanted
+	if s.foldCase {
+		wanted = s.fold(wanted)
 	}
-	return t.missing, wanted
+	c := t.versions[wanted]
+	switch c {
+	case nil:
+		return t.missing, wanted
+	case t.stable:
+		return c, ""
+	}
+	return c, wanted
 }
 
 // Unavailable makes the error for a request that wanted a version and got c,
