@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"go.opentelemetry.io/otel/baggage"
+
 	"github.com/graylane/graylane/balancer/subset"
 	"github.com/graylane/graylane/graytag"
 	"github.com/graylane/graylane/registry"
@@ -87,4 +89,42 @@ func (s *self) classify(tag graytag.Tag) *Arrival {
 	default:
 		return s.arrival(wanted, s.selector.Arrival(tag, s.version))
 	}
+}
+
+// untagged returns ctx in scope and without a tag, and with a where it is not
+// nil.
+func untagged(ctx context.Context, a *Arrival) context.Context {
+	if baggage.FromContext(ctx).Len() > 0 {
+		// There may be gray.* members among them that spell no tag, put there
+		// by OTel middleware outside ours.
+		ctx = graytag.NewContext(ctx, graytag.Tag{})
+		if a != nil {
+			ctx = context.WithValue(ctx, arrivalKey{}, a)
+		}
+		return ctx
+	}
+	return &untaggedContext{ctx, a}
+}
+
+// untaggedContext is the context of an untagged request with its arrival: one
+// layer in place of two, since most requests are untagged.
+type untaggedContext struct {
+	context.Context
+	arrival *Arrival // may be nil
+}
+
+// inScope answers what graytag asks of an untagged context.
+var inScope = graytag.NewContext(context.Background(), graytag.Tag{})
+
+func (c *untaggedContext) Value(key any) any {
+	if key == (arrivalKey{}) {
+		if c.arrival == nil {
+			return nil
+		}
+		return c.arrival
+	}
+	if v := inScope.Value(key); v != nil {
+		return v
+	}
+	return c.Context.Value(key)
 }

@@ -134,15 +134,12 @@ func (c *client) adopt(ctx context.Context, method string) context.Context {
 	return ctx
 }
 
-// withhold keeps everything that says something of a tag from a call to host.
+// withhold keeps everything that says something of a tag from a call to host,
+// and nothing else: other baggage goes where it went.
 func (c *client) withhold(ctx context.Context, host string) context.Context {
-	removed := false
-	if c.present(ctx) {
-		md := outgoingOf(ctx, false)
-		if removed = c.prop.Remove(md); removed {
-			ctx = md.commit(ctx)
-		}
-		md.release()
-	}
-	return c.scope.Withhold(ctx, host, removed)
+	md := outgoingOf(ctx, !c.present(ctx))
+	defer md.release()
+	ctx = c.scope.Withhold(ctx, host, c.prop.Remove(md))
+	c.prop.Inject(ctx, md)
+	return md.commit(ctx)
 }

@@ -97,15 +97,16 @@ func (s *server) receive(ctx context.Context, method string) context.Context {
 	incomingPool.Put(c)
 
 	tag := graytag.FromContext(ctx)
+	var a *Arrival
+	if s.self != nil && !exempts(s.exempt, method) {
+		a = s.self.classify(tag)
+		s.metrics.Request(ctx, a.Wanted, string(a.Outcome))
+	}
 	if tag.IsZero() {
-		// Known to be untagged. It also clears gray.* members that spell no
-		// tag, which OTel middleware outside ours may have put there.
-		ctx = graytag.NewContext(ctx, tag)
+		return untagged(ctx, a)
 	}
-	if s.self == nil || exempts(s.exempt, method) {
-		return ctx
+	if a != nil {
+		ctx = context.WithValue(ctx, arrivalKey{}, a)
 	}
-	a := s.self.classify(tag)
-	s.metrics.Request(ctx, a.Wanted, string(a.Outcome))
-	return context.WithValue(ctx, arrivalKey{}, a)
+	return ctx
 }
