@@ -5,13 +5,11 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
 	otelprop "go.opentelemetry.io/otel/propagation"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/graylane/graylane/graytag"
@@ -21,23 +19,30 @@ import (
 	"github.com/graylane/graylane/registry/memory"
 )
 
+// quiet answers and does nothing else.
+type quiet struct {
+	testgrpc.UnimplementedTestServiceServer
+}
+
+func (quiet) EmptyCall(_ context.Context, in *testgrpc.Empty) (*testgrpc.Empty, error) {
+	return in, nil
+}
+
 // unaryCases are what BenchmarkUnary and the guard below compare: one unary
 // RPC over a real connection, client and server together.
 func unaryCases(tb testing.TB) map[string]func() {
-	tag := graytag.MustParse("uid=10086;channel=app;version=v2.1.0")
 	tagged := graytag.NewContext(context.Background(), tag)
 	untagged := graytag.NewContext(context.Background(), graytag.Tag{})
 
-	addr := serve(tb, &service{})
+	addr := serve(tb, quiet{})
 	plain := dial(tb, "passthrough:///"+addr)
 
 	reg := memory.New()
-	self := registry.Instance{ID: "i1", Service: "inventory", Metadata: map[string]string{"version": "v2.1.0"}}
-	opts, err := graygrpc.ServerOptions(graygrpc.WithSelf(self))
-	require.NoError(tb, err)
-	self.Address = serve(tb, &service{}, opts...)
-	register(tb, reg, self)
-	register(tb, reg, registry.Instance{ID: "i2", Service: "inventory", Address: serve(tb, &service{}, opts...)})
+	for _, version := range []string{"", "v2.1.0"} {
+		self := registry.Instance{Service: "inventory", Metadata: map[string]string{"version": version}}
+		opts := serverOptions(tb, graygrpc.WithSelf(self))
+		register(tb, reg, "inventory-"+version, "inventory", version, serve(tb, quiet{}, opts...))
+	}
 	gray := dial(tb, "gray:///inventory", graygrpc.DialOptions(reg)...)
 
 	tp := sdktrace.NewTracerProvider()
@@ -46,7 +51,7 @@ func unaryCases(tb testing.TB) map[string]func() {
 		otelgrpc.WithTracerProvider(tp), otelgrpc.WithMeterProvider(mp),
 		otelgrpc.WithPropagators(otelprop.NewCompositeTextMapPropagator(otelprop.TraceContext{}, otelprop.Baggage{})),
 	}
-	otelAddr := serve(tb, &service{}, grpc.StatsHandler(otelgrpc.NewServerHandler(otel...)))
+	otelAddr := serve(tb, quiet{}, grpc.StatsHandler(otelgrpc.NewServerHandler(otel...)))
 	instrumented := dial(tb, "passthrough:///"+otelAddr, grpc.WithStatsHandler(otelgrpc.NewClientHandler(otel...)))
 
 	call := func(ctx context.Context, conn *grpc.ClientConn) func() {
@@ -96,19 +101,4 @@ func TestUnaryAllocations(t *testing.T) {
 	t.Logf("added to the %v of plain gRPC: tagged %v, untagged %v, otelgrpc %v", plain, tagged, untagged, otel)
 	assert.LessOrEqual(t, tagged, otel/3)
 	assert.LessOrEqual(t, untagged, 4.0)
-}
-
-func dial(tb testing.TB, target string, opts ...grpc.DialOption) *grpc.ClientConn {
-	tb.Helper()
-	conn, err := grpc.NewClient(target, append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
-	require.NoError(tb, err)
-	tb.Cleanup(func() { conn.Close() })
-	return conn
-}
-
-func register(tb testing.TB, reg registry.Registrar, i registry.Instance) registry.Registration {
-	tb.Helper()
-	r, err := reg.Register(context.Background(), i)
-	require.NoError(tb, err)
-	return r
 }
