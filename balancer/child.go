@@ -11,7 +11,6 @@ import (
 	"google.golang.org/grpc/attributes"
 	"google.golang.org/grpc/balancer"
 	"google.golang.org/grpc/balancer/base"
-	"google.golang.org/grpc/balancer/endpointsharding"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/serviceconfig"
@@ -174,7 +173,7 @@ func (b *graylane) replaceLocked(old, next *child) {
 
 func (c *child) setStateLocked(s balancer.State) {
 	c.state = s
-	c.target = newTarget(c, s.Picker)
+	c.target = newTarget(c, s)
 	if s.ConnectivityState == connectivity.Ready {
 		c.overdue = false
 		if c.waiting.Swap(0) != 0 {
@@ -271,16 +270,10 @@ func (c *child) readyLocked() int {
 	if !c.parent.counted {
 		return 1
 	}
-	n := c.ready
-	if states := endpointsharding.ChildStatesFromPicker(c.state.Picker); states != nil {
-		n = 0
-		for i := range states {
-			if states[i].State.ConnectivityState == connectivity.Ready {
-				n++
-			}
-		}
+	if r := c.target.ring; r != nil {
+		return len(r.instances)
 	}
-	return max(1, n)
+	return max(1, c.ready)
 }
 
 // startWindow begins the time that picks are ready to wait for c. Of all the

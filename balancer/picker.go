@@ -1,6 +1,7 @@
 package balancer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -17,18 +18,22 @@ import (
 	"github.com/graylane/graylane/internal/telemetry"
 )
 
-// target is a child as pickers see it.
+// target is a child in one state, as pickers see it.
 type target struct {
 	child  *child
 	picker balancer.Picker
+	ring   *ring // where picker takes its instances in turn, else nil
 }
 
-func newTarget(c *child, p balancer.Picker) *target { return &target{child: c, picker: p} }
+func newTarget(c *child, s balancer.State) *target {
+	return &target{child: c, picker: s.Picker, ring: newRing(s)}
+}
 
 // picker is an immutable view of all versions.
 type picker struct {
 	table       *subset.Table
 	routes      []route // by Choice.Index
+	stable      *route  // of requests that want stable
 	connectWait time.Duration
 	tally       *tally             // nil where nobody counts and nobody looks
 	down        map[string]*target // versions without a ready instance
@@ -39,6 +44,7 @@ type picker struct {
 type route struct {
 	choice *subset.Choice
 	single *server   // serves alone
+	ring   *ring     // of single, where it has one
 	spread []server  // share, by their instances
 	total  uint32    // of those instances
 	wait   []*target // to be asked, and waited for
@@ -55,6 +61,7 @@ type server struct {
 func (b *graylane) newPickerLocked(children []*child) *picker {
 	subsets := make([]subset.Subset, len(children))
 	p := &picker{connectWait: b.connectWait, tally: b.tally.Load(), cause: b.cause}
+	p.tally.refresh(context.Background())
 	for i, c := range children {
 		subsets[i] = c.subsetLocked()
 		if subsets[i].Ready == 0 {
@@ -67,6 +74,7 @@ func (b *graylane) newPickerLocked(children []*child) *picker {
 	p.table = b.selector.NewTable(subsets)
 	choices := p.table.Choices()
 	p.routes = make([]route, len(choices))
+	p.stable = &p.routes[p.table.Stable().Index]
 	for i, choice := range choices {
 		r := &p.routes[i]
 		r.choice = choice
@@ -77,7 +85,7 @@ func (b *graylane) newPickerLocked(children []*child) *picker {
 			}
 		case len(choice.Subsets) == 1:
 			c := children[choice.Subsets[0]]
-			r.single = &server{picker: c.target.picker, version: c.version}
+			r.single, r.ring = &server{picker: c.target.picker, version: c.version}, c.target.ring
 		case len(choice.Subsets) > 1:
 			r.spread = make([]server, len(choice.Subsets))
 			for j, at := range choice.Subsets {
@@ -94,19 +102,36 @@ func (b *graylane) newPickerLocked(children []*child) *picker {
 // beyond what the version's own picker does, as long as an instance serves and
 // nobody records.
 func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
-	choice, wanted := p.table.Choose(graytag.FromContext(info.Ctx))
-	r := &p.routes[choice.Index]
+	r, wanted := p.stable, ""
+	if tag := graytag.FromContext(info.Ctx); !tag.IsZero() {
+		var choice *subset.Choice
+		choice, wanted = p.table.Choose(tag)
+		r = &p.routes[choice.Index]
+	}
+	if r.ring == nil {
+		return p.pickOther(r, wanted, info)
+	}
+	n := r.ring.next.Add(1)
+	instance := r.ring.at(n)
+	if p.tally.idle(n) {
+		return instance.Pick(info)
+	}
+	return p.pickCounted(instance, r, r.single, wanted, info)
+}
+
+func (p *picker) pickOther(r *route, wanted string, info balancer.PickInfo) (balancer.PickResult, error) {
 	s := r.single
 	if s == nil {
 		if r.spread == nil {
-			return p.pickOther(r, wanted, info)
+			return p.pickNone(r, wanted, info)
 		}
 		s = r.draw()
 	}
-	if p.tally == nil {
-		return s.picker.Pick(info)
-	}
-	res, err := s.picker.Pick(info)
+	return p.pickCounted(s.picker, r, s, wanted, info)
+}
+
+func (p *picker) pickCounted(from balancer.Picker, r *route, s *server, wanted string, info balancer.PickInfo) (balancer.PickResult, error) {
+	res, err := from.Pick(info)
 	if err == nil {
 		p.tally.served(info.Ctx, r.choice, s, wanted, res.SubConn)
 	}
@@ -125,7 +150,7 @@ func (r *route) draw() *server {
 	return &r.spread[len(r.spread)-1]
 }
 
-func (p *picker) pickOther(r *route, wanted string, info balancer.PickInfo) (balancer.PickResult, error) {
+func (p *picker) pickNone(r *route, wanted string, info balancer.PickInfo) (balancer.PickResult, error) {
 	if len(r.wait) == 0 {
 		return p.unavailable(r, wanted, info)
 	}

@@ -26,8 +26,30 @@ type tally struct {
 	client    *lbattr.Client
 	addresses *sync.Map // balancer.SubConn -> string
 
+	active atomic.Bool // somebody records or looks, as far as is known
+
 	known sync.Map // seriesKey -> *telemetry.Series
 	size  atomic.Int64
+}
+
+// recheck is every how many decisions an idle tally asks whether somebody
+// records by now: to ask costs as much as to choose an instance.
+const recheck = 64
+
+// idle tells whether decision n needs no notice.
+func (t *tally) idle(n uint32) bool {
+	return t == nil || !t.active.Load() && n%recheck != 0
+}
+
+func (t *tally) refresh(ctx context.Context) (recorded bool) {
+	if t == nil {
+		return false
+	}
+	recorded = t.client.Metrics.DecisionsEnabled(ctx)
+	if active := recorded || t.client.Observe != nil; active != t.active.Load() {
+		t.active.Store(active)
+	}
+	return recorded
 }
 
 type seriesKey struct {
@@ -39,7 +61,7 @@ func (t *tally) served(ctx context.Context, c *subset.Choice, s *server, wanted 
 	if t == nil {
 		return
 	}
-	if t.client.Metrics.DecisionsEnabled(ctx) {
+	if t.refresh(ctx) {
 		series := s.series.Load()
 		if series == nil {
 			series = t.series(seriesKey{wanted, s.version, string(c.Outcome), string(c.Reason)})

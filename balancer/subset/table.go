@@ -56,15 +56,16 @@ type Choice struct {
 type Table struct {
 	selector *Selector
 	stable   *Choice
-	missing  *Choice            // of a version that no instance has
-	versions map[string]*Choice // of the versions that there are, and of the words for stable
+	missing  *Choice // of a version that no instance has
+	versions index   // of the versions that there are, and of the words for stable
 	choices  []*Choice
 	have     map[string]int
 }
 
 // NewTable decides for every version. subsets holds each version once.
 func (s *Selector) NewTable(subsets []Subset) *Table {
-	t := &Table{selector: s, versions: make(map[string]*Choice, len(subsets)), have: make(map[string]int, len(subsets))}
+	t := &Table{selector: s, have: make(map[string]int, len(subsets))}
+	versions := make(map[string]*Choice, len(subsets)+len(s.stable))
 	at := make(map[string]int, len(subsets))
 	for i := range subsets {
 		at[subsets[i].Version] = i
@@ -80,7 +81,7 @@ func (s *Selector) NewTable(subsets []Subset) *Table {
 	}
 	for i := range subsets {
 		if v := subsets[i].Version; v != "" {
-			t.versions[v] = add(d.choose(i, false))
+			versions[v] = add(d.choose(i, false))
 		}
 	}
 	stable, ok := at[""]
@@ -90,8 +91,9 @@ func (s *Selector) NewTable(subsets []Subset) *Table {
 	t.stable = add(d.choose(stable, true))
 	t.missing = add(d.choose(none, false))
 	for _, v := range s.stable {
-		t.versions[v] = t.stable // one look-up says both
+		versions[v] = t.stable // one look-up says both
 	}
+	t.versions = newIndex(versions)
 	return t
 }
 
@@ -102,26 +104,30 @@ func (t *Table) Choices() []*Choice { return slices.Clone(t.choices) }
 // wants ("" for stable). It does not allocate, unless it has to fold the case
 // of the version.
 func (t *Table) Choose(tag graytag.Tag) (*Choice, string) {
-	if tag.IsZero() {
-		return t.stable, ""
-	}
-	s := t.selector
-	wanted := tag.Route(s.key, s.service)
+	wanted := tag.Route(t.selector.key, t.selector.service)
 	if wanted == "" {
 		return t.stable, ""
 	}
-	if s.foldCase {
-		wanted = s.fold(wanted)
+	if t.selector.foldCase {
+		wanted = t.selector.fold(wanted)
 	}
-	c := t.versions[wanted]
-	switch c {
-	case nil:
-		return t.missing, wanted
-	case t.stable:
-		return c, ""
+	x := &t.versions
+	for i := x.start(wanted); ; i++ {
+		switch s := &x.slots[i&(len(x.slots)-1)]; {
+		case s.choice == nil:
+			return t.missing, wanted
+		case s.version != wanted:
+		case s.choice == t.stable:
+			return t.stable, ""
+		default:
+			return s.choice, wanted
+		}
 	}
-	return c, wanted
 }
+
+// Stable returns the decision for requests that want stable, untagged ones
+// among them.
+func (t *Table) Stable() *Choice { return t.stable }
 
 // Unavailable makes the error for a request that wanted a version and got c,
 // whose outcome is Unavailable. cause may be nil.
