@@ -47,8 +47,10 @@ type self struct {
 func newSelf(c *config) (*self, error) {
 	if c.self == nil {
 		// A wrong policy is wrong without an instance, too.
-		_, err := c.policy.Compile("")
-		return nil, err
+		if _, err := c.policy.Compile(""); err != nil {
+			return nil, fmt.Errorf("graygrpc: %w", err)
+		}
+		return nil, nil
 	}
 	if c.self.Service == "" {
 		return nil, errors.New("graygrpc: WithSelf: instance without a service, want its name")

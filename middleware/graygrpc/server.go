@@ -62,7 +62,7 @@ func newServer(opts []ServerOption) (*server, error) {
 	}
 	for service, p := range c.policies {
 		if _, err := p.Compile(service); err != nil {
-			return nil, fmt.Errorf("graygrpc: policy for service %q: %w", service, err)
+			return nil, fmt.Errorf("graygrpc: service %q: %w", service, err)
 		}
 	}
 	self, err := newSelf(c)
