@@ -20,6 +20,8 @@ type members struct {
 	list  []baggage.Member
 	bag   baggage.Baggage
 	bytes int // an upper bound of the header form
+
+	few [4]baggage.Member // room for the list of most
 }
 
 // asMembers builds the members of t once. Two goroutines may build them at
@@ -28,10 +30,22 @@ func (t Tag) asMembers() *members {
 	if m := t.p.members.Load(); m != nil {
 		return m
 	}
-	m := &members{list: make([]baggage.Member, 0, len(t.p.pairs))}
+	m := &members{}
+	if m.list = m.few[:0]; len(t.p.pairs) > len(m.few) {
+		m.list = make([]baggage.Member, 0, len(t.p.pairs))
+	}
+	var keys strings.Builder // all of them in one string
+	size := 0
 	for _, p := range t.p.pairs {
+		size += len(MemberPrefix) + len(p.key)
+	}
+	keys.Grow(size)
+	for _, p := range t.p.pairs {
+		start := keys.Len()
+		keys.WriteString(MemberPrefix)
+		keys.WriteString(p.key)
 		// Keys are tokens and values UTF-8: no pair of a tag can be refused.
-		member, err := baggage.NewMemberRaw(MemberPrefix+p.key, p.value)
+		member, err := baggage.NewMemberRaw(keys.String()[start:], p.value)
 		if err != nil {
 			continue
 		}
