@@ -1,0 +1,54 @@
+package consultest_test
+
+import (
+	"testing"
+
+	"github.com/hashicorp/consul/api"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/graylane/graylane/internal/consultest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestAgent(t *testing.T) {
+	a := consultest.Start(t)
+	kv := a.Client().KV()
+	_, err := kv.Put(&api.KVPair{Key: "k", Value: []byte("v")}, nil)
+	require.NoError(t, err)
+
+	address := a.Address()
+	a.Kill()
+	_, _, err = kv.Get("k", nil)
+	require.Error(t, err, "the agent is gone")
+
+	a.Restart()
+	assert.Equal(t, address, a.Address())
+	pair, _, err := kv.Get("k", nil)
+	require.NoError(t, err)
+	require.NotNil(t, pair, "a restart keeps the data")
+
+	a.Reset()
+	pair, _, err = kv.Get("k", nil)
+	require.NoError(t, err)
+	assert.Nil(t, pair, "a reset loses it")
+}
+
+func TestCluster(t *testing.T) {
+	c := consultest.StartCluster(t, 3)
+	_, err := c.Agents[0].Client().KV().Put(&api.KVPair{Key: "k", Value: []byte("v")}, nil)
+	require.NoError(t, err)
+	require.Len(t, c.Followers(), 2)
+
+	killed := c.KillLeader()
+	leader := c.Leader()
+	assert.NotSame(t, killed, leader)
+	pair, _, err := leader.Client().KV().Get("k", nil)
+	require.NoError(t, err)
+	require.NotNil(t, pair)
+
+	killed.Restart()
+	assert.Len(t, c.Followers(), 2)
+}
