@@ -17,9 +17,9 @@ const (
 
 // members is a tag in the form of OTel baggage.
 type members struct {
-	list   []baggage.Member
-	bag    baggage.Baggage
-	header string // list-members joined by ',', in the order of the pairs
+	list  []baggage.Member
+	bag   baggage.Baggage
+	bytes int // an upper bound of the header form
 }
 
 // asMembers builds the members of t once. Two goroutines may build them at
@@ -29,7 +29,6 @@ func (t Tag) asMembers() *members {
 		return m
 	}
 	m := &members{list: make([]baggage.Member, 0, len(t.p.pairs))}
-	var header strings.Builder
 	for _, p := range t.p.pairs {
 		// Keys are tokens and values UTF-8: no pair of a tag can be refused.
 		member, err := baggage.NewMemberRaw(MemberPrefix+p.key, p.value)
@@ -37,12 +36,8 @@ func (t Tag) asMembers() *members {
 			continue
 		}
 		m.list = append(m.list, member)
-		if header.Len() > 0 {
-			header.WriteByte(',')
-		}
-		header.WriteString(member.String())
+		m.bytes += len(MemberPrefix) + len(p.key) + 1 + 3*len(p.value) + 1
 	}
-	m.header = header.String()
 	m.bag, _ = baggage.New(m.list...)
 	t.p.members.Store(m)
 	return m
@@ -54,7 +49,19 @@ func (t Tag) BaggageHeader() string {
 	if t.p == nil {
 		return ""
 	}
-	return t.asMembers().header
+	if h := t.p.header.Load(); h != nil {
+		return *h
+	}
+	var b strings.Builder
+	for i, m := range t.asMembers().list {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(m.String())
+	}
+	h := b.String()
+	t.p.header.Store(&h)
+	return h
 }
 
 // IntoBaggage returns b with the members of t in place of every gray.* member
@@ -91,7 +98,7 @@ func (t Tag) intoBaggage(b baggage.Baggage) (next baggage.Baggage, changed bool)
 	if len(foreign) == 0 {
 		return own.bag, true
 	}
-	if len(foreign)+len(own.list) > maxBaggageMembers || len(b.String())+1+len(own.header) > maxBaggageBytes {
+	if len(foreign)+len(own.list) > maxBaggageMembers || !own.fit(b) {
 		return b, changed
 	}
 	merged, err := baggage.New(append(foreign, own.list...)...)
@@ -123,4 +130,14 @@ func hasMembers(b baggage.Baggage) bool {
 		}
 	}
 	return false
+}
+
+// fit tells whether m fits beside b into the limit of bytes. The exact length
+// is worked out only where an upper bound does not settle it.
+func (m *members) fit(b baggage.Baggage) bool {
+	n := len(b.String()) + 1
+	if n+m.bytes <= maxBaggageBytes {
+		return true
+	}
+	return n+len(m.bag.String()) <= maxBaggageBytes
 }

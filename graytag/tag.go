@@ -52,7 +52,9 @@ type tag struct {
 	canon  string
 	scoped bool // some key holds a '.', so that Route has to look
 
-	members atomic.Pointer[members] // built on first use, see baggage.go
+	// Built on first use, see baggage.go.
+	members atomic.Pointer[members]
+	header  atomic.Pointer[string]
 }
 
 // small is a tag and the room for its pairs: one allocation less for most.

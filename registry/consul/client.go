@@ -1,0 +1,118 @@
+package consul
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+
+	"github.com/hashicorp/consul/api"
+)
+
+// newClient returns a client for cfg with its own connections, the address of the
+// agent for messages, and what closes idle connections.
+func newClient(cfg *api.Config) (*api.Client, string, func(), error) {
+	if cfg == nil {
+		cfg = api.DefaultConfig()
+	}
+	// api.NewClient fills in what it is given, TLS into the transport included.
+	c := *cfg
+	if c.Transport != nil {
+		c.Transport = c.Transport.Clone()
+	}
+	// The first client only settles address, scheme, TLS and environment.
+	if _, err := api.NewClient(&c); err != nil {
+		return nil, "", nil, fmt.Errorf("consul: %w", err)
+	}
+	hc := *c.HttpClient
+	// Requests have deadlines that fit what they ask: these limits would cut
+	// blocking queries off.
+	hc.Timeout = 0
+	idle := func() {}
+	base := hc.Transport
+	if base == nil {
+		base = http.DefaultTransport
+	}
+	if t, ok := base.(*http.Transport); ok {
+		t = t.Clone()
+		t.ResponseHeaderTimeout = 0
+		// Towards the agent of the same machine compression costs time on both
+		// sides and saves nothing.
+		t.DisableCompression = t.DisableCompression || loopback(c.Address)
+		base, idle = t, t.CloseIdleConnections
+	}
+	hc.Transport = transport{base}
+	c.HttpClient = &hc
+	client, err := api.NewClient(&c)
+	if err != nil {
+		return nil, "", nil, fmt.Errorf("consul: %w", err)
+	}
+	address := c.Address
+	if i := strings.LastIndexByte(address, '@'); i >= 0 {
+		address = address[i+1:] // no user and password in messages
+	}
+	return client, address, idle, nil
+}
+
+// loopback reports whether the address of an agent, host:port or the path of a
+// Unix socket, is on this machine.
+func loopback(address string) bool {
+	if strings.HasPrefix(address, "/") {
+		return true
+	}
+	host := address
+	if h, _, err := net.SplitHostPort(address); err == nil {
+		host = h
+	}
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	ip, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return err == nil && ip.Unmap().IsLoopback()
+}
+
+// transport makes api.Client read all headers of an answer: without
+// X-Consul-LastContact, which a proxy or an older agent may leave out, it stops
+// before the one that says that ACLs have filtered the answer.
+type transport struct{ base http.RoundTripper }
+
+func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := t.base.RoundTrip(r)
+	if err == nil && resp.Header.Get("X-Consul-LastContact") == "" {
+		resp.Header.Set("X-Consul-LastContact", "0")
+	}
+	return resp, err
+}
+
+// maxErrorLen bounds the text of an error, in bytes: it may hold the body of an
+// answer, the HTML page of a proxy for instance.
+const maxErrorLen = 512
+
+// opError says what was tried, and which Consul was asked.
+type opError struct {
+	op      string
+	address string
+	err     error
+}
+
+func (r *Registry) errorf(err error, format string, args ...any) error {
+	// The address is in the message already.
+	var u *url.Error
+	if errors.As(err, &u) {
+		err = u.Err
+	}
+	return &opError{op: fmt.Sprintf(format, args...), address: r.address, err: err}
+}
+
+func (e *opError) Error() string {
+	text := e.err.Error()
+	if len(text) > maxErrorLen {
+		text = text[:maxErrorLen] + "…"
+	}
+	return fmt.Sprintf("consul: %s at %s: %s", e.op, e.address, text)
+}
+
+func (e *opError) Unwrap() error { return e.err }
