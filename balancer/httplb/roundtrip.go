@@ -25,6 +25,23 @@ func (b *Balancer) RoundTrip(req *http.Request) (*http.Response, error) {
 	if !ok {
 		return b.through.RoundTrip(req)
 	}
+	return b.send(name, req, req.Header)
+}
+
+// RoundTripHeader is RoundTrip with header in place of that of req. It is for
+// middleware that sends a request on with other headers: the balancer copies the
+// request anyway, so that the middleware need not.
+func (b *Balancer) RoundTripHeader(req *http.Request, header http.Header) (*http.Response, error) {
+	name, ok := b.Service(req.URL)
+	if !ok {
+		out := *req
+		out.Header = header
+		return b.through.RoundTrip(&out)
+	}
+	return b.send(name, req, header)
+}
+
+func (b *Balancer) send(name string, req *http.Request, header http.Header) (*http.Response, error) {
 	s, err := b.service(req.Context(), name)
 	if err != nil {
 		closeBody(req)
@@ -34,7 +51,7 @@ func (b *Balancer) RoundTrip(req *http.Request) (*http.Response, error) {
 		closeBody(req)
 		return nil, errHTTPS(s.base)
 	}
-	x := exchange{s: s, req: req, tag: graytag.FromContext(req.Context()), body: newReplay(req)}
+	x := exchange{s: s, req: req, header: header, tag: graytag.FromContext(req.Context()), body: newReplay(req)}
 	resp, err := x.run()
 	x.body.done()
 	return resp, err
@@ -52,6 +69,8 @@ type exchange struct {
 	req  *http.Request
 	tag  graytag.Tag
 	body replay
+
+	header http.Header // to be sent
 
 	attempts int
 	down     []*endpoint // that could not be dialled
@@ -97,7 +116,7 @@ func (x *exchange) run() (*http.Response, error) {
 		default:
 			x.s.reached(in.endpoint, forced)
 			x.sends++
-			if x.sends > x.s.b.retries || !retriable(x.req, err) || !x.body.twice() {
+			if x.sends > x.s.b.retries || !retriable(x.req.Method, x.header, err) || !x.body.twice() {
 				x.report(in, choice, wanted)
 				return nil, err
 			}
@@ -129,7 +148,7 @@ func (x *exchange) send(in *instance, body io.ReadCloser) (resp *http.Response, 
 	}
 	out.url.Host = in.Address
 	req.URL = &out.url
-	req.Body = body
+	req.Header, req.Body = x.header, body
 	if req.Host == "" {
 		req.Host = x.req.URL.Host
 	}
@@ -184,17 +203,17 @@ func (x *exchange) canceled() bool {
 // again after err: its method is idempotent (RFC 9110, section 9.2.2) or it carries
 // an Idempotency-Key, as net/http has it. What timed out is not sent again: it
 // would take as long once more.
-func retriable(req *http.Request, err error) bool {
+func retriable(method string, header http.Header, err error) bool {
 	var timeout interface{ Timeout() bool }
 	if errors.As(err, &timeout) && timeout.Timeout() {
 		return false
 	}
-	switch req.Method {
+	switch method {
 	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete:
 		return true
 	}
-	_, key := req.Header["Idempotency-Key"]
-	_, old := req.Header["X-Idempotency-Key"]
+	_, key := header["Idempotency-Key"]
+	_, old := header["X-Idempotency-Key"]
 	return key || old
 }
 
