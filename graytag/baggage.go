@@ -18,10 +18,9 @@ const (
 // members is a tag in the form of OTel baggage.
 type members struct {
 	list  []baggage.Member
+	few   [4]baggage.Member // room for most lists: one allocation less
 	bag   baggage.Baggage
 	bytes int // an upper bound of the header form
-
-	few [4]baggage.Member // room for the list of most
 }
 
 // asMembers builds the members of t once. Two goroutines may build them at
@@ -34,18 +33,9 @@ func (t Tag) asMembers() *members {
 	if m.list = m.few[:0]; len(t.p.pairs) > len(m.few) {
 		m.list = make([]baggage.Member, 0, len(t.p.pairs))
 	}
-	var keys strings.Builder // all of them in one string
-	size := 0
 	for _, p := range t.p.pairs {
-		size += len(MemberPrefix) + len(p.key)
-	}
-	keys.Grow(size)
-	for _, p := range t.p.pairs {
-		start := keys.Len()
-		keys.WriteString(MemberPrefix)
-		keys.WriteString(p.key)
 		// Keys are tokens and values UTF-8: no pair of a tag can be refused.
-		member, err := baggage.NewMemberRaw(keys.String()[start:], p.value)
+		member, err := baggage.NewMemberRaw(memberKey(p.key), p.value)
 		if err != nil {
 			continue
 		}
@@ -55,6 +45,28 @@ func (t Tag) asMembers() *members {
 	m.bag, _ = baggage.New(m.list...)
 	t.p.members.Store(m)
 	return m
+}
+
+// memberKey returns the key of the member for a key. Reserved keys, by far the
+// most frequent ones, cost no allocation.
+func memberKey(key string) string {
+	switch key {
+	case KeyVersion:
+		return MemberPrefix + KeyVersion
+	case KeyUID:
+		return MemberPrefix + KeyUID
+	case KeyChannel:
+		return MemberPrefix + KeyChannel
+	case KeyLane:
+		return MemberPrefix + KeyLane
+	case KeyRegion:
+		return MemberPrefix + KeyRegion
+	case KeyZone:
+		return MemberPrefix + KeyZone
+	case KeyEnv:
+		return MemberPrefix + KeyEnv
+	}
+	return MemberPrefix + key
 }
 
 // BaggageHeader returns the members of t as the value of a W3C baggage header,
@@ -120,6 +132,24 @@ func (t Tag) intoBaggage(b baggage.Baggage) (next baggage.Baggage, changed bool)
 		return b, changed
 	}
 	return merged, true
+}
+
+// IsBaggage tells whether b holds the members of t and no others, as it does in a
+// context that [NewContext] made and nobody added to. It does not allocate.
+func (t Tag) IsBaggage(b baggage.Baggage) bool {
+	if t.p == nil || b.Len() == 0 {
+		return t.p == nil && b.Len() == 0
+	}
+	own := t.asMembers().list
+	if b.Len() != len(own) {
+		return false
+	}
+	for i := range own {
+		if m := b.Member(own[i].Key()); m.Key() == "" || m.Value() != own[i].Value() {
+			return false
+		}
+	}
+	return true
 }
 
 // FromBaggage returns the tag that the gray.* members of b spell, the zero Tag

@@ -251,6 +251,22 @@ func TestBaggageOverTheByteLimitKeepsForeignMembers(t *testing.T) {
 	assert.Equal(t, 1, next.Len())
 }
 
+func TestIsBaggage(t *testing.T) {
+	tag := graytag.MustParse("uid=10086;version=v2.1.0")
+	own, ok := tag.IntoBaggage(baggage.Baggage{})
+	require.True(t, ok)
+	assert.True(t, tag.IsBaggage(own))
+	assert.True(t, graytag.Tag{}.IsBaggage(baggage.Baggage{}))
+	both, ok := tag.IntoBaggage(foreignBaggage(t, 1))
+	require.True(t, ok)
+	assert.False(t, tag.IsBaggage(both))
+	assert.False(t, tag.IsBaggage(foreignBaggage(t, 2)))
+	assert.False(t, tag.IsBaggage(baggage.Baggage{}))
+	assert.False(t, graytag.Tag{}.IsBaggage(own))
+	assert.False(t, graytag.MustParse("uid=10086;version=v3").IsBaggage(own))
+	assert.False(t, graytag.MustParse("lane=10086;version=v2.1.0").IsBaggage(own))
+}
+
 func TestT1_BaggageAndBack(t *testing.T) {
 	tag, err := graytag.New(map[string]string{"uid": "10086", "channel": "a;b=c,d%", "version": "v2.1.0", "note": "灰度 a+b%"})
 	require.NoError(t, err)

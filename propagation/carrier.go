@@ -188,6 +188,7 @@ func messageKey(key string) string {
 type carrier struct {
 	header http.Header
 	other  otelprop.TextMapCarrier
+	room   []string // for values of header: one allocation for both of ours
 }
 
 func adapt(c otelprop.TextMapCarrier) carrier {
@@ -228,12 +229,18 @@ func (k carrier) values(key string) []string {
 	return nil
 }
 
-func (k carrier) set(key, value string) {
+func (k *carrier) set(key, value string) {
 	switch {
 	case k.other != nil:
 		k.other.Set(key, value)
 	case k.header != nil:
-		k.header[key] = []string{value}
+		if len(k.room) == 0 {
+			k.room = make([]string, 2)
+		}
+		values := k.room[:1:1] // an append to one does not reach the other
+		k.room = k.room[1:]
+		values[0] = value
+		k.header[key] = values
 	}
 }
 

@@ -103,16 +103,20 @@ func (p *Propagator) Inject(ctx context.Context, c otelprop.TextMapCarrier) {
 			k.remove(f.name)
 		}
 	}
-	p.injectBaggage(ctx, tag, k)
+	p.injectBaggage(ctx, tag, &k)
 }
 
-func (p *Propagator) injectBaggage(ctx context.Context, tag graytag.Tag, k carrier) {
+func (p *Propagator) injectBaggage(ctx context.Context, tag graytag.Tag, k *carrier) {
 	present := k.values(baggageKey)
 	bag := baggage.FromContext(ctx)
 	if len(present) == 0 && bag.Len() == 0 && tag.IsZero() {
 		return
 	}
 	own := tag.BaggageHeader()
+	if len(present) == 0 && own != "" && tag.IsBaggage(bag) {
+		k.set(baggageKey, own)
+		return
+	}
 	foreign, n := joinForeign(bag, present)
 	if own != "" && foreign != "" {
 		if n+tag.Len() > maxMembers || len(foreign)+1+len(own) > maxBytes {

@@ -64,8 +64,8 @@
 // # Cost
 //
 // An untagged RPC, client and server together, costs three allocations, a
-// tagged one about thirty, of which ten are gRPC's own for two more metadata
-// keys; otelgrpc with an SDK costs about a hundred. See BenchmarkUnary.
+// tagged one about thirty; otelgrpc with an SDK costs about a hundred. See
+// BenchmarkUnary.
 //
 // # Security
 //

@@ -225,8 +225,12 @@ func differ(want, got string) error {
 func serve(tb testing.TB, n testgrpc.TestServiceServer, opts ...grpc.ServerOption) (addr string) {
 	tb.Helper()
 	server := grpc.NewServer(opts...)
-	testgrpc.RegisterTestServiceServer(server, n)
+	registerNode(server, n)
 	return run(tb, server)
+}
+
+func registerNode(server *grpc.Server, n testgrpc.TestServiceServer) {
+	testgrpc.RegisterTestServiceServer(server, n)
 }
 
 func run(tb testing.TB, server *grpc.Server) (addr string) {

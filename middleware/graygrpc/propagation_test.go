@@ -143,20 +143,6 @@ func TestMalformedTagsLeaveNoMembersOfOTelBehind(t *testing.T) {
 	assert.Equal(t, "acme", v.baggage.Member("tenant").Value())
 }
 
-// The gRPC hops of A -> B -unary-> C -bidi-> D, no graylane call inside the
-// handlers.
-func TestT6_UnaryThenBidi(t *testing.T) {
-	d := &node{}
-	toD := dial(t, "passthrough:///"+serve(t, d, serverOptions(t)...), bare(t)...)
-	c := &node{next: func(ctx context.Context) error { return kinds["bidi"](ctx, toD, tag.String(), 3) }}
-	toC := dial(t, "passthrough:///"+serve(t, c, serverOptions(t)...), bare(t)...)
-	b := &node{next: func(ctx context.Context) error { return callUnary(ctx, toC) }}
-	toB := dial(t, "passthrough:///"+serve(t, b, serverOptions(t)...), bare(t)...)
-	require.NoError(t, callUnary(graytag.NewContext(context.Background(), tag), toB))
-	assert.Equal(t, tag.String(), d.last(t).tag)
-	assert.Len(t, d.seen(), 1)
-}
-
 func TestAServiceWithNothingButOTelHandsTheTagOn(t *testing.T) {
 	last := &node{}
 	toLast := dial(t, "passthrough:///"+serve(t, last, serverOptions(t)...), otelClient())

@@ -1,0 +1,197 @@
+package httplb
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/graylane/graylane/balancer/subset"
+	"github.com/graylane/graylane/registry"
+)
+
+// service is one watched service: its view, its connections, its goroutine. It
+// ends with its balancer, or when nobody has asked for it for long enough.
+type service struct {
+	b        *Balancer
+	name     string
+	selector *subset.Selector
+	counters counters
+	base     http.RoundTripper
+	probe    func(ctx context.Context, address string) error // nil: cannot dial by itself
+
+	ctx      context.Context // of everything that runs for the service
+	cancel   context.CancelFunc
+	answered chan struct{}              // closed at the first snapshot or error
+	view     atomic.Pointer[view]       // nil until then
+	failure  atomic.Pointer[watchError] // the last error of the watch, nil after a snapshot
+	used     atomic.Int64               // when a request last asked, since epoch; coarse
+
+	// mu guards what follows, and the order of views. It is taken by the watch,
+	// by failures and recoveries, never by a request that simply works. Lock
+	// order: Balancer.mu before service.mu.
+	mu        sync.Mutex
+	closed    bool
+	groups    []group
+	endpoints map[string]*endpoint // by address
+	idle      *time.Timer
+}
+
+type watchError struct{ err error }
+
+// begin counts a goroutine of the service in; false says that the service has
+// ended. The caller calls b.running.Done.
+func (s *service) begin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.b.running.Add(1) // before Close waits: it closes every service first
+	return true
+}
+
+// run is the goroutine of the watch.
+func (s *service) run() {
+	defer s.b.running.Done()
+	wait := time.Second
+	for {
+		for set, err := range s.b.disc.Watch(s.ctx, s.name) {
+			if err != nil {
+				s.failed(err)
+				continue
+			}
+			wait = time.Second
+			s.apply(set)
+		}
+		if s.ctx.Err() != nil {
+			return
+		}
+		// Watch goes on by contract; one that does not is asked again, slowly.
+		s.failed(errWatchEnded)
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-time.After(wait):
+			wait = min(2*wait, 30*time.Second)
+		}
+	}
+}
+
+// apply takes a snapshot over.
+func (s *service) apply(set []registry.Instance) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.groups = groupInstances(set, s.selector, s.b.warning, s.endpoint)
+	live := make(map[*endpoint]bool, len(s.endpoints))
+	for _, g := range s.groups {
+		for _, in := range g.instances {
+			live[in.endpoint] = true
+		}
+	}
+	for address, e := range s.endpoints {
+		if !live[e] {
+			e.stop()
+			delete(s.endpoints, address)
+		}
+	}
+	s.rebuild()
+	if s.failure.Swap(nil) != nil {
+		s.b.logger.Info("httplb: discovery answers again", "service", s.name)
+	}
+	s.answer()
+}
+
+// failed notes an error of the watch; the last good view stays.
+func (s *service) failed(err error) {
+	if s.failure.Swap(&watchError{err}) == nil {
+		s.b.logger.Warn("httplb: discovery failed, the last known instances stay in use", "service", s.name, "error", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.view.Load() == nil {
+		s.rebuild()
+	}
+	s.answer()
+}
+
+// answer lets the requests go that wait for a first word. mu is held.
+func (s *service) answer() {
+	select {
+	case <-s.answered:
+	default:
+		close(s.answered)
+	}
+}
+
+// rebuild replaces the view. mu is held.
+func (s *service) rebuild() { s.view.Store(newView(s.groups, s.selector)) }
+
+// cause returns the last error of the watch, nil where it is well.
+func (s *service) cause() error {
+	if f := s.failure.Load(); f != nil {
+		return f.err
+	}
+	return nil
+}
+
+// touch notes that somebody asks for the service. Most calls write nothing.
+func (s *service) touch() {
+	now := sinceEpoch(time.Now())
+	if now-s.used.Load() > int64(s.b.idleTimeout/16) {
+		s.used.Store(now)
+	}
+}
+
+// known tells whether the service has an instance.
+func (s *service) known() bool {
+	v := s.view.Load()
+	return v != nil && len(v.groups) > 0
+}
+
+// patience is how long the service is watched without being asked for.
+func (s *service) patience() time.Duration {
+	if s.known() {
+		return s.b.idleTimeout
+	}
+	return min(s.b.idleTimeout, unknownTimeout)
+}
+
+// expire ends the service where nobody has asked for it, or looks again later.
+func (s *service) expire() {
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	patience := s.patience()
+	left := patience - time.Duration(sinceEpoch(time.Now())-s.used.Load())
+	if left <= 0 {
+		s.b.remove(s)
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.idle.Reset(left)
+	}
+}
+
+// close ends everything that runs for the service. Requests under way go on, and
+// their connections close when they are done.
+func (s *service) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.closed = true
+	s.cancel()
+	s.idle.Stop()
+	for _, e := range s.endpoints {
+		e.stop()
+	}
+	s.answer()
+	closeIdle(s.base)
+}

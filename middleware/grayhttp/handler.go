@@ -1,0 +1,94 @@
+package grayhttp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/graylane/graylane/graytag"
+	"github.com/graylane/graylane/internal/telemetry"
+	"github.com/graylane/graylane/propagation"
+)
+
+// NewHandler returns a handler that hands the tags of its requests to next, in
+// their context:
+//
+//	handler, err := grayhttp.NewHandler(mux, grayhttp.WithSelf(self))
+//	http.ListenAndServe(addr, handler)
+//
+// It fails where next is nil or an option is wrong. It does not touch the
+// ResponseWriter.
+func NewHandler(next http.Handler, opts ...HandlerOption) (http.Handler, error) {
+	if next == nil {
+		return nil, errors.New("grayhttp: handler is nil")
+	}
+	wrap, err := Middleware(opts...)
+	if err != nil {
+		return nil, err
+	}
+	return wrap(next), nil
+}
+
+// Middleware is [NewHandler] for routers that chain middleware. The function may
+// be used for any number of handlers of the same instance.
+func Middleware(opts ...HandlerOption) (func(next http.Handler) http.Handler, error) {
+	c, err := newConfig(opts)
+	if err != nil {
+		return nil, err
+	}
+	for service, p := range c.policies {
+		if _, err := p.Compile(service); err != nil {
+			return nil, fmt.Errorf("grayhttp: policy for service %q: %w", service, err)
+		}
+	}
+	self, err := newSelf(c)
+	if err != nil {
+		return nil, err
+	}
+	s := &server{prop: c.prop, metrics: c.metrics(), self: self, exempt: c.exempt}
+	return func(next http.Handler) http.Handler { return &handler{server: s, next: next} }, nil
+}
+
+type server struct {
+	prop    *propagation.Propagator
+	metrics *telemetry.Metrics
+	self    *self // nil where it is not known
+	exempt  []string
+}
+
+type handler struct {
+	*server
+	next http.Handler
+}
+
+// ServeHTTP implements [http.Handler].
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	in := r.WithContext(h.receive(r))
+	// What is inside us leaves things on the request that what is outside looks
+	// for: net/http removes the files of a form, OTel names spans by the pattern.
+	defer func() {
+		r.Pattern = in.Pattern
+		if in.MultipartForm != nil {
+			r.MultipartForm = in.MultipartForm
+		}
+	}()
+	h.next.ServeHTTP(w, in)
+}
+
+// receive returns the context of r with its tag, and in scope.
+func (s *server) receive(r *http.Request) context.Context {
+	ctx := s.prop.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
+	tag := graytag.FromContext(ctx)
+	if tag.IsZero() {
+		// Known to be untagged. It also clears gray.* members that spell no
+		// tag, which OTel middleware outside ours may have put there.
+		ctx = graytag.NewContext(ctx, tag)
+	}
+	if s.self == nil || exempts(s.exempt, r.URL.Path) {
+		return ctx
+	}
+	a := s.self.classify(tag)
+	s.metrics.Request(ctx, a.Wanted, string(a.Outcome))
+	return context.WithValue(ctx, arrivalKey{}, a)
+}

@@ -1,0 +1,223 @@
+package grayhttp
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/graylane/graylane/balancer/httplb"
+	"github.com/graylane/graylane/balancer/subset"
+	"github.com/graylane/graylane/graytag"
+	"github.com/graylane/graylane/internal/telemetry"
+	"github.com/graylane/graylane/propagation"
+	"github.com/graylane/graylane/registry"
+)
+
+// HandlerOption configures the server side: [NewHandler] and [Middleware].
+type HandlerOption interface {
+	apply(*config)
+	handler()
+}
+
+// ClientOption configures [NewClient].
+type ClientOption interface {
+	apply(*config)
+	client()
+}
+
+// TransportOption configures what sends requests: [NewTransport] and [NewClient].
+type TransportOption interface {
+	ClientOption
+	transport()
+}
+
+// Option fits both sides.
+type Option interface {
+	HandlerOption
+	TransportOption
+}
+
+// PolicyOption fits a handler, which has to know what may arrive, and
+// [NewClient]. It does not fit [NewTransport], which chooses no instance.
+type PolicyOption interface {
+	HandlerOption
+	ClientOption
+}
+
+type (
+	optionFunc          func(*config)
+	handlerOptionFunc   func(*config)
+	clientOptionFunc    func(*config)
+	transportOptionFunc func(*config)
+	policyOptionFunc    func(*config)
+)
+
+var (
+	_ Option          = optionFunc(nil)
+	_ HandlerOption   = handlerOptionFunc(nil)
+	_ ClientOption    = clientOptionFunc(nil)
+	_ TransportOption = transportOptionFunc(nil)
+	_ PolicyOption    = policyOptionFunc(nil)
+)
+
+func (f optionFunc) apply(c *config)          { f(c) }
+func (optionFunc) handler()                   {}
+func (optionFunc) client()                    {}
+func (optionFunc) transport()                 {}
+func (f handlerOptionFunc) apply(c *config)   { f(c) }
+func (handlerOptionFunc) handler()            {}
+func (f clientOptionFunc) apply(c *config)    { f(c) }
+func (clientOptionFunc) client()              {}
+func (f transportOptionFunc) apply(c *config) { f(c) }
+func (transportOptionFunc) client()           {}
+func (transportOptionFunc) transport()        {}
+func (f policyOptionFunc) apply(c *config)    { f(c) }
+func (policyOptionFunc) handler()             {}
+func (policyOptionFunc) client()              {}
+
+type config struct {
+	prop     *propagation.Propagator
+	provider metric.MeterProvider
+	logger   *slog.Logger
+	exempt   []string
+
+	self     *registry.Instance
+	policy   subset.Policy
+	policies map[string]subset.Policy
+
+	defaultTag graytag.Tag
+	injectTo   func(host string) bool
+	balancer   []httplb.Option
+}
+
+// newConfig applies opts and checks what both sides share.
+func newConfig[O interface {
+	comparable
+	apply(*config)
+}](opts []O) (*config, error) {
+	c := &config{policies: make(map[string]subset.Policy)}
+	var none O
+	for _, o := range opts {
+		if o != none {
+			o.apply(c)
+		}
+	}
+	for _, p := range c.exempt {
+		if !strings.HasPrefix(p, "/") {
+			return nil, fmt.Errorf("grayhttp: exempt path %q, want /path, or /path/ for all beneath it", p)
+		}
+	}
+	if c.prop == nil {
+		var err error
+		if c.prop, err = propagation.New(propagation.WithMeterProvider(c.provider)); err != nil {
+			return nil, fmt.Errorf("grayhttp: %w", err)
+		}
+	}
+	return c, nil
+}
+
+func (c *config) metrics() *telemetry.Metrics { return telemetry.New(c.provider) }
+
+// exempts tells whether requests for path are no traffic.
+func exempts(exempt []string, path string) bool {
+	for _, e := range exempt {
+		if path == e || e[len(e)-1] == '/' && strings.HasPrefix(path, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// WithPropagator sets what reads and writes tags: one with compatibility
+// formats, for example. The default is propagation.New(), which counts at the
+// provider of [WithMeterProvider].
+func WithPropagator(p *propagation.Propagator) Option {
+	return optionFunc(func(c *config) {
+		if p != nil {
+			c.prop = p
+		}
+	})
+}
+
+// WithMeterProvider sets where is counted what happens. The default is the
+// global provider of OTel.
+func WithMeterProvider(p metric.MeterProvider) Option {
+	return optionFunc(func(c *config) {
+		if p != nil {
+			c.provider = p
+		}
+	})
+}
+
+// WithExempt names paths that are no traffic, health checks for example: they
+// are neither classified nor counted as arrivals, nor as calls without scope.
+// "/healthz" is one path, "/debug/" all beneath it. None is exempt by default.
+func WithExempt(paths ...string) Option {
+	return optionFunc(func(c *config) { c.exempt = append(c.exempt, paths...) })
+}
+
+// WithSelf tells the handler which instance it is: of which service, with which
+// metadata. Arrivals are then classified and counted, and handlers can ask for
+// theirs with [ArrivalFromContext]. ID and address do not matter.
+func WithSelf(self registry.Instance) HandlerOption {
+	self = self.Clone()
+	return handlerOptionFunc(func(c *config) { c.self = &self })
+}
+
+// WithPolicy sets which instances may serve: on a client for every service that
+// [WithPolicyFor] does not name, on a handler what it takes for a legitimate
+// fallback. Give both the same. The default is the zero Policy: by version, and
+// fall back to stable.
+func WithPolicy(p subset.Policy) PolicyOption {
+	return policyOptionFunc(func(c *config) {
+		c.policy = p
+		c.balancer = append(c.balancer, httplb.WithPolicy(p))
+	})
+}
+
+// WithPolicyFor sets the policy for one service, in place of that of
+// [WithPolicy]. A handler takes the one that names the service of [WithSelf].
+func WithPolicyFor(service string, p subset.Policy) PolicyOption {
+	return policyOptionFunc(func(c *config) {
+		c.policies[service] = p
+		c.balancer = append(c.balancer, httplb.WithPolicyFor(service, p))
+	})
+}
+
+// WithDefaultTag sets the tag of requests that belong to no other request: those
+// of background jobs, whose context is not in scope and whose header holds no
+// tag. A gray service's own jobs stay gray with it. A request that is known to
+// be untagged stays so.
+func WithDefaultTag(t graytag.Tag) TransportOption {
+	return transportOptionFunc(func(c *config) { c.defaultTag = t })
+}
+
+// WithInjectTo lets tags go to more hosts than those inside the system, see
+// [propagation.InternalHost]. allow gets the host of the URL without its port;
+// it must be quick and safe for concurrent use.
+func WithInjectTo(allow func(host string) bool) TransportOption {
+	return transportOptionFunc(func(c *config) {
+		if allow != nil {
+			c.injectTo = allow
+		}
+	})
+}
+
+// WithLogger sets where is logged that a tag is withheld, and trouble with the
+// discovery and with instances. The default is slog.Default().
+func WithLogger(l *slog.Logger) TransportOption {
+	return transportOptionFunc(func(c *config) {
+		if l != nil {
+			c.logger = l
+		}
+	})
+}
+
+// WithBalancer hands options on to the balancer of [NewClient]: its base
+// transport, cool-off, retries, an observer of decisions. They are applied after
+// those of this package.
+func WithBalancer(opts ...httplb.Option) ClientOption {
+	return clientOptionFunc(func(c *config) { c.balancer = append(c.balancer, opts...) })
+}

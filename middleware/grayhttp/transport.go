@@ -1,0 +1,220 @@
+package grayhttp
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+
+	"go.opentelemetry.io/otel/baggage"
+
+	"github.com/graylane/graylane/balancer/httplb"
+	"github.com/graylane/graylane/graytag"
+	"github.com/graylane/graylane/internal/telemetry"
+	"github.com/graylane/graylane/propagation"
+)
+
+// Transport is an [http.RoundTripper] that hands the tag of a request's context
+// on, to hosts inside the outbound scope, and keeps it from the others. It is
+// safe for concurrent use. Make one with [NewTransport] or [NewClient].
+type Transport struct {
+	base       http.RoundTripper
+	copies     headerRoundTripper                       // base, where it copies requests itself
+	discovers  func(*url.URL) (service string, ok bool) // nil: the base finds nothing
+	prop       *propagation.Propagator
+	fields     []string // header names of prop, canonical
+	scope      *propagation.OutboundScope
+	metrics    *telemetry.Metrics
+	exempt     []string
+	defaultTag graytag.Tag
+	owned      io.Closer // nil where the base is the caller's
+}
+
+var _ http.RoundTripper = (*Transport)(nil)
+
+// headerRoundTripper is a RoundTripper that spares us a copy of the request.
+type headerRoundTripper interface {
+	RoundTripHeader(req *http.Request, header http.Header) (*http.Response, error)
+}
+
+var _ headerRoundTripper = (*httplb.Balancer)(nil)
+
+// NewTransport returns a Transport over base, which may be any RoundTripper; nil
+// is http.DefaultTransport. Over a [httplb.Balancer] requests also go to the
+// version that their tag asks for; [NewClient] makes both. It fails where an
+// option is wrong.
+func NewTransport(base http.RoundTripper, opts ...TransportOption) (*Transport, error) {
+	c, err := newConfig(opts)
+	if err != nil {
+		return nil, err
+	}
+	return newTransport(base, c), nil
+}
+
+func newTransport(base http.RoundTripper, c *config) *Transport {
+	if base == nil {
+		base = http.DefaultTransport
+	}
+	t := &Transport{
+		base:       base,
+		prop:       c.prop,
+		fields:     c.prop.Fields(),
+		scope:      c.prop.NewOutboundScope(c.injectTo, c.logger),
+		metrics:    c.metrics(),
+		exempt:     c.exempt,
+		defaultTag: c.defaultTag,
+	}
+	for i, f := range t.fields {
+		t.fields[i] = http.CanonicalHeaderKey(f)
+	}
+	t.copies, _ = base.(headerRoundTripper)
+	if d, ok := base.(interface {
+		Service(*url.URL) (string, bool)
+	}); ok {
+		t.discovers = d.Service
+	}
+	return t
+}
+
+// RoundTrip implements [http.RoundTripper]. The caller's request is not changed.
+func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.URL == nil {
+		return t.base.RoundTrip(req) // which says what it thinks of that
+	}
+	if !t.inside(req.URL) {
+		return t.withhold(req)
+	}
+	ctx := req.Context()
+	present := t.present(req.Header)
+	adopted := false
+	tag := graytag.FromContext(ctx)
+	if tag.IsZero() && !graytag.InScope(ctx) {
+		tag = t.adopt(req, present)
+		switch {
+		case !tag.IsZero():
+			ctx, adopted = graytag.NewContext(ctx, tag), true
+		case present && t.unreadable(req.Header):
+			// What nobody can read is no tag, and must not fail the request.
+			header := copyHeader(req.Header)
+			t.prop.Remove(propagation.HeaderCarrier(header))
+			return t.send(req, header)
+		default:
+			return t.base.RoundTrip(req)
+		}
+	}
+	if tag.IsZero() && !present && baggage.FromContext(ctx).Len() == 0 {
+		return t.base.RoundTrip(req)
+	}
+	header := copyHeader(req.Header)
+	t.prop.Inject(ctx, propagation.HeaderCarrier(header))
+	if adopted {
+		return t.sendContext(req, ctx, header)
+	}
+	return t.send(req, header)
+}
+
+// send sends req with another header.
+func (t *Transport) send(req *http.Request, header http.Header) (*http.Response, error) {
+	if t.copies != nil {
+		return t.copies.RoundTripHeader(req, header)
+	}
+	out := *req
+	out.Header = header
+	return t.base.RoundTrip(&out)
+}
+
+// sendContext sends req with another context and another header.
+func (t *Transport) sendContext(req *http.Request, ctx context.Context, header http.Header) (*http.Response, error) {
+	out := req.WithContext(ctx)
+	out.Header = header
+	return t.base.RoundTrip(out)
+}
+
+// inside tells whether tags go to u.
+func (t *Transport) inside(u *url.URL) bool {
+	if t.discovers != nil {
+		if _, ok := t.discovers(u); ok {
+			return true
+		}
+	}
+	return t.scope.Allows(u.Host)
+}
+
+// present tells whether h holds something that Inject may have to replace or
+// remove.
+func (t *Transport) present(h http.Header) bool {
+	for _, f := range t.fields {
+		if len(h[f]) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// adopt finds a tag for a request that belongs to no other: the one that the
+// caller has put into its header himself, else the default.
+func (t *Transport) adopt(req *http.Request, present bool) graytag.Tag {
+	if present {
+		if tag, ok := t.prop.Tag(req.Context(), propagation.HeaderCarrier(req.Header)); ok {
+			return tag
+		}
+	}
+	if t.defaultTag.IsZero() && !exempts(t.exempt, req.URL.Path) {
+		t.metrics.CountOrphan(req.Context())
+	}
+	return t.defaultTag
+}
+
+// unreadable tells of a header without a valid tag whether it pretends to one.
+func (t *Transport) unreadable(h http.Header) bool { return h.Get(graytag.Header) != "" }
+
+// withhold sends req without anything that says something of a tag, in its header
+// and in its context. Other baggage goes on, as it would inside the scope.
+func (t *Transport) withhold(req *http.Request) (*http.Response, error) {
+	ctx := req.Context()
+	present := t.present(req.Header)
+	scope := graytag.InScope(ctx)
+	if !present && (!scope || graytag.FromContext(ctx).IsZero() && baggage.FromContext(ctx).Len() == 0) {
+		return t.base.RoundTrip(req)
+	}
+	header := copyHeader(req.Header)
+	removed := t.prop.Remove(propagation.HeaderCarrier(header))
+	ctx = t.scope.Withhold(ctx, req.URL.Host, removed)
+	if scope {
+		t.prop.Inject(ctx, propagation.HeaderCarrier(header)) // nothing but other baggage is left
+	}
+	return t.sendContext(req, ctx, header)
+}
+
+// copyHeader shares the values of h; their capacity is cut off, so that no append
+// reaches the caller's.
+func copyHeader(h http.Header) http.Header {
+	out := make(http.Header, len(h)+2)
+	for k, v := range h {
+		out[k] = v[:len(v):len(v)]
+	}
+	return out
+}
+
+// CloseIdleConnections closes the connections of the base that no request uses.
+// [http.Client.CloseIdleConnections] calls it.
+func (t *Transport) CloseIdleConnections() {
+	if c, ok := t.base.(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
+}
+
+// Close ends what [NewClient] started: the watches of its balancer, and idle
+// connections. Requests to services fail afterwards. On a Transport of
+// [NewTransport] it does nothing, the base being the caller's. It always returns
+// nil.
+func (t *Transport) Close() error {
+	if t.owned == nil {
+		return nil
+	}
+	if err := t.owned.Close(); err != nil {
+		return fmt.Errorf("grayhttp: %w", err)
+	}
+	return nil
+}
