@@ -1,0 +1,138 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/graylane/graylane/balancer/subset"
+)
+
+// hop is one call as the instance that served it saw it.
+type hop struct {
+	service, instance, address string
+	version                    string // of the instance, "" for stable
+	wanted                     string // by the tag, "" for stable
+	outcome                    subset.Outcome
+}
+
+// tally counts what the servers saw, and keeps the hops of a few orders.
+type tally struct {
+	mu       sync.Mutex
+	served   map[string]map[string]int // service -> version -> calls
+	outcomes map[subset.Outcome]int
+	hops     int
+	kept     map[string][]hop // by order
+}
+
+// newTally keeps the hops of the given orders.
+func newTally(orders ...string) *tally {
+	t := &tally{served: map[string]map[string]int{}, outcomes: map[subset.Outcome]int{}, kept: map[string][]hop{}}
+	for _, o := range orders {
+		t.kept[o] = nil
+	}
+	return t
+}
+
+func (t *tally) add(order string, h hop) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.hops++
+	t.outcomes[h.outcome]++
+	if t.served[h.service] == nil {
+		t.served[h.service] = map[string]int{}
+	}
+	t.served[h.service][h.version]++
+	if hops, ok := t.kept[order]; ok {
+		t.kept[order] = append(hops, h)
+	}
+}
+
+// chain is the order in which the services of the shop call each other, with
+// the depth of each.
+var chain = []struct {
+	service string
+	depth   int
+}{{"order", 0}, {"inventory", 1}, {"user", 2}, {"coupon", 1}}
+
+// picture draws the hops of one order, one row per hop.
+func (t *tally) picture(w io.Writer, c colours, order, title string) {
+	t.mu.Lock()
+	hops := slices.Clone(t.kept[order])
+	t.mu.Unlock()
+	slices.SortStableFunc(hops, func(a, b hop) int { return cmp.Compare(rank(a.service), rank(b.service)) })
+
+	fmt.Fprintf(w, "%s\n", c.bold(title))
+	for _, h := range hops {
+		depth := chain[rank(h.service)].depth
+		branch := ""
+		if depth > 0 {
+			branch = strings.Repeat("   ", depth-1) + "└─ "
+		}
+		why := string(h.outcome)
+		if h.outcome == subset.Fallback || h.outcome == subset.Misrouted {
+			why += " (wanted " + name(h.wanted) + ")"
+		}
+		row := fmt.Sprintf("  %-16s %-8s %-14s %-16s %s", branch+h.service, name(h.version), h.instance, h.address, why)
+		fmt.Fprintln(w, c.hop(h, row))
+	}
+}
+
+func rank(service string) int {
+	for i, link := range chain {
+		if link.service == service {
+			return i
+		}
+	}
+	return len(chain) - 1
+}
+
+// table prints services against versions.
+func (t *tally) table(w io.Writer, c colours) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	versions := map[string]bool{}
+	for _, by := range t.served {
+		for v := range by {
+			versions[v] = true
+		}
+	}
+	columns := slices.Sorted(maps.Keys(versions)) // "" comes first: stable
+	head := fmt.Sprintf("  %-12s", "calls served")
+	for _, v := range columns {
+		head += fmt.Sprintf(" %8s", name(v))
+	}
+	fmt.Fprintln(w, c.bold(head))
+	for _, link := range chain {
+		row := fmt.Sprintf("  %-12s", link.service)
+		for _, v := range columns {
+			row += fmt.Sprintf(" %8d", t.served[link.service][v])
+		}
+		fmt.Fprintln(w, row)
+	}
+}
+
+// summary is the last line of the program.
+func (t *tally) summary(requests int) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return fmt.Sprintf("requests=%d hops=%d matched=%d stable=%d fallback=%d misrouted=%d", requests, t.hops,
+		t.outcomes[subset.Matched], t.outcomes[subset.Stable], t.outcomes[subset.Fallback], t.outcomes[subset.Misrouted])
+}
+
+func (t *tally) misrouted() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.outcomes[subset.Misrouted]
+}
+
+func name(version string) string {
+	if version == "" {
+		return "stable"
+	}
+	return version
+}
