@@ -9,11 +9,7 @@ import (
 // contextKey is compared by address, which is what makes a look-up cheap.
 type contextKey struct{ _ byte }
 
-var (
-	ctxKey = &contextKey{}
-	// untagged stands in a context for the zero Tag: in scope, and no tag.
-	untagged = &tag{}
-)
+var ctxKey = &contextKey{}
 
 // NewContext returns ctx with t in it, and in scope. It also writes t into the
 // OTel baggage of ctx, one member gray.<key> per pair, so that any client that
@@ -29,11 +25,7 @@ func NewContext(ctx context.Context, t Tag) context.Context {
 			ctx = baggage.ContextWithBaggage(ctx, next)
 		}
 	}
-	p := t.p
-	if p == nil {
-		p = untagged
-	}
-	return context.WithValue(ctx, ctxKey, p)
+	return context.WithValue(ctx, ctxKey, t.p) // nil is a value, too: untagged
 }
 
 // FromContext returns the tag of ctx: the one that [NewContext] put in, else
@@ -43,11 +35,13 @@ func NewContext(ctx context.Context, t Tag) context.Context {
 // NewContext has seen ctx.
 func FromContext(ctx context.Context) Tag {
 	if p, ok := ctx.Value(ctxKey).(*tag); ok {
-		if p == untagged {
-			return Tag{}
-		}
 		return Tag{p: p}
 	}
+	return fromContextBaggage(ctx)
+}
+
+// fromContextBaggage is apart so that FromContext is small enough to be inlined.
+func fromContextBaggage(ctx context.Context) Tag {
 	b := baggage.FromContext(ctx)
 	if b.Len() == 0 {
 		return Tag{}

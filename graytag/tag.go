@@ -52,6 +52,9 @@ type tag struct {
 	canon  string
 	scoped bool // some key holds a '.', so that Route has to look
 
+	// version is the value of KeyVersion: what routing reads on every hop.
+	version string
+
 	// Built on first use, see baggage.go.
 	members atomic.Pointer[members]
 	header  atomic.Pointer[string]
@@ -77,9 +80,11 @@ func makeTag(pairs []pair, canon string) Tag {
 	}
 	t.canon = canon
 	for i := range t.pairs {
-		if strings.IndexByte(t.pairs[i].key, '.') >= 0 {
+		switch key := t.pairs[i].key; {
+		case key == KeyVersion:
+			t.version = t.pairs[i].value
+		case strings.IndexByte(key, '.') >= 0:
 			t.scoped = true
-			break
 		}
 	}
 	return Tag{p: t}
@@ -162,10 +167,15 @@ func (t Tag) Get(key string) string {
 // Route returns what t says under key for one service: the value of
 // key.service where it is set, else that of key.
 func (t Tag) Route(key, service string) string {
-	if t.p == nil {
-		return ""
+	if t.p != nil && !t.p.scoped && key == KeyVersion {
+		return t.p.version
 	}
-	if t.p.scoped && service != "" {
+	return t.route(key, service)
+}
+
+// route is apart so that Route is small enough to be inlined.
+func (t Tag) route(key, service string) string {
+	if t.p != nil && t.p.scoped && service != "" {
 		n := len(key) + 1 + len(service)
 		for i := range t.p.pairs {
 			k := t.p.pairs[i].key

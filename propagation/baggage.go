@@ -83,6 +83,9 @@ func tagFromBaggage(lines []string) (graytag.Tag, error) {
 func joinForeign(bag baggage.Baggage, lines []string) (joined string, n int) {
 	var b strings.Builder
 	add := func(text string) {
+		if text == "" { // a key that W3C does not allow: OTel writes none of it
+			return
+		}
 		if b.Len() > 0 {
 			b.WriteByte(',')
 		}

@@ -141,6 +141,20 @@ func TestInjectIntoACarrierWithTheBaggageOfOthers(t *testing.T) {
 	assert.Empty(t, h)
 }
 
+func TestInjectLeavesOutMembersThatW3CDoesNotAllow(t *testing.T) {
+	p, _ := counted(t)
+	odd, err := baggage.NewMemberRaw("租户", "acme")
+	require.NoError(t, err)
+	fine, err := baggage.NewMemberRaw("tenant", "acme")
+	require.NoError(t, err)
+	bag, err := baggage.New(odd, fine)
+	require.NoError(t, err)
+	ctx := graytag.NewContext(baggage.ContextWithBaggage(context.Background(), bag), graytag.MustParse("version=v2"))
+	h := http.Header{}
+	p.Inject(ctx, propagation.HeaderCarrier(h))
+	assert.Equal(t, []string{"tenant=acme,gray.version=v2"}, h["Baggage"])
+}
+
 func TestInjectOutOfScopeLeavesTheCarrier(t *testing.T) {
 	p, _ := counted(t)
 	h := header("X-Gray-Tag", "version=v2", "Baggage", "gray.version=v2")

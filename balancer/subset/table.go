@@ -2,6 +2,7 @@ package subset
 
 import (
 	"maps"
+	"slices"
 
 	"github.com/graylane/graylane/graytag"
 )
@@ -30,6 +31,9 @@ type Subset struct {
 // Choice is the decision for one wanted version: which subset serves, or
 // should be waited for. It is shared between callers and must not be changed.
 type Choice struct {
+	// Index is the position of the choice in [Table.Choices], where a balancer
+	// keeps what it prepared for it.
+	Index int
 	// Subsets are positions in the slice that the table was made of. There are
 	// several only for FallbackAny: each should serve in proportion to its
 	// ready instances. There is none where the outcome is Unavailable.
@@ -52,14 +56,16 @@ type Choice struct {
 type Table struct {
 	selector *Selector
 	stable   *Choice
-	missing  *Choice            // of a version that no instance has
-	versions map[string]*Choice // of the versions that there are
+	missing  *Choice // of a version that no instance has
+	versions index   // of the versions that there are, and of the words for stable
+	choices  []*Choice
 	have     map[string]int
 }
 
 // NewTable decides for every version. subsets holds each version once.
 func (s *Selector) NewTable(subsets []Subset) *Table {
-	t := &Table{selector: s, versions: make(map[string]*Choice, len(subsets)), have: make(map[string]int, len(subsets))}
+	t := &Table{selector: s, have: make(map[string]int, len(subsets))}
+	versions := make(map[string]*Choice, len(subsets)+len(s.stable))
 	at := make(map[string]int, len(subsets))
 	for i := range subsets {
 		at[subsets[i].Version] = i
@@ -68,33 +74,60 @@ func (s *Selector) NewTable(subsets []Subset) *Table {
 		}
 	}
 	d := decider{s: s, subsets: subsets, at: at}
+	add := func(c *Choice) *Choice {
+		c.Index = len(t.choices)
+		t.choices = append(t.choices, c)
+		return c
+	}
 	for i := range subsets {
 		if v := subsets[i].Version; v != "" {
-			t.versions[v] = d.choose(i, false)
+			versions[v] = add(d.choose(i, false))
 		}
 	}
 	stable, ok := at[""]
 	if !ok {
 		stable = none
 	}
-	t.stable = d.choose(stable, true)
-	t.missing = d.choose(none, false)
+	t.stable = add(d.choose(stable, true))
+	t.missing = add(d.choose(none, false))
+	for _, v := range s.stable {
+		versions[v] = t.stable // one look-up says both
+	}
+	t.versions = newIndex(versions)
 	return t
 }
+
+// Choices returns every decision of t, each at its Index.
+func (t *Table) Choices() []*Choice { return slices.Clone(t.choices) }
 
 // Choose returns the decision for a request with tag, and the version that it
 // wants ("" for stable). It does not allocate, unless it has to fold the case
 // of the version.
 func (t *Table) Choose(tag graytag.Tag) (*Choice, string) {
-	wanted := t.selector.Wanted(tag)
+	wanted := tag.Route(t.selector.key, t.selector.service)
 	if wanted == "" {
 		return t.stable, ""
 	}
-	if c := t.versions[wanted]; c != nil {
-		return c, wanted
+	if t.selector.foldCase {
+		wanted = t.selector.fold(wanted)
 	}
-	return t.missing, wanted
+	x := &t.versions
+	for i := x.start(wanted); ; i++ {
+		switch s := &x.slots[i&(len(x.slots)-1)]; {
+		case s.choice == nil:
+			return t.missing, wanted
+		case s.version != wanted:
+		case s.choice == t.stable:
+			return t.stable, ""
+		default:
+			return s.choice, wanted
+		}
+	}
 }
+
+// Stable returns the decision for requests that want stable, untagged ones
+// among them.
+func (t *Table) Stable() *Choice { return t.stable }
 
 // Unavailable makes the error for a request that wanted a version and got c,
 // whose outcome is Unavailable. cause may be nil.

@@ -81,10 +81,14 @@ func (s *Series) Add(ctx context.Context) {
 func (s *Series) Enabled(ctx context.Context) bool { return s != nil && s.counter.Enabled(ctx) }
 
 // Decision returns the series of a routing decision. Versions are "" for
-// stable and are shown as "stable"; each label is bounded.
+// stable and are shown as "stable"; where the outcome is "unavailable" nothing
+// served, which is shown as "none". Each label is bounded.
 func (m *Metrics) Decision(service, wanted, served, outcome, reason string) *Series {
 	if m == nil {
 		return nil
+	}
+	if outcome == "unavailable" {
+		served = "none"
 	}
 	return newSeries(m.decisions,
 		attribute.String("service", m.services.Bound(service)),

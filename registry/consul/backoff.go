@@ -44,8 +44,7 @@ func (b *bucket) delay(now time.Time) time.Duration {
 	if b.used <= b.burst {
 		return 0
 	}
-	b.used--
-	return b.interval
+	return b.interval // by then this event is paid for
 }
 
 // sleep returns false when ctx ends first.

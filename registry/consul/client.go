@@ -27,6 +27,11 @@ func newClient(cfg *api.Config) (*api.Client, string, func(), error) {
 	if _, err := api.NewClient(&c); err != nil {
 		return nil, "", nil, fmt.Errorf("consul: %w", err)
 	}
+	if i := strings.LastIndexByte(c.Address, '@'); i >= 0 && !strings.HasPrefix(c.Address, "/") {
+		// api.Client would look the whole of it up as a host name, and tell it to
+		// everybody in the error.
+		return nil, "", nil, fmt.Errorf("consul: address …%s holds a user: expected host:port, and the user in HttpAuth", c.Address[i:])
+	}
 	hc := *c.HttpClient
 	// Requests have deadlines that fit what they ask: these limits would cut
 	// blocking queries off.
@@ -50,11 +55,7 @@ func newClient(cfg *api.Config) (*api.Client, string, func(), error) {
 	if err != nil {
 		return nil, "", nil, fmt.Errorf("consul: %w", err)
 	}
-	address := c.Address
-	if i := strings.LastIndexByte(address, '@'); i >= 0 {
-		address = address[i+1:] // no user and password in messages
-	}
-	return client, address, idle, nil
+	return client, c.Address, idle, nil
 }
 
 // loopback reports whether the address of an agent, host:port or the path of a

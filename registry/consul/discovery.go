@@ -66,6 +66,7 @@ func (s source) Watch(ctx context.Context, service string) iter.Seq2[[]registry.
 			retry:   backoff{low: s.r.config.retryMin, high: s.r.config.retryMax},
 			unasked: bucket{burst: 20, interval: 200 * time.Millisecond},
 			trouble: trouble{logger: s.r.logger(slog.String("service", service))},
+			outage:  outage{grace: s.r.config.grace},
 		}
 		w.run(ctx, yield)
 	}
@@ -86,8 +87,9 @@ type watch struct {
 	// consistent makes the next query go to the leader.
 	consistent bool
 
-	last []registry.Instance
-	have bool
+	last   []registry.Instance
+	have   bool
+	outage outage
 
 	skipped int
 	noIndex bool // the missing index was logged
@@ -98,13 +100,15 @@ type watch struct {
 
 func (w *watch) run(ctx context.Context, yield func([]registry.Instance, error) bool) {
 	for {
-		asked, start := w.ask, time.Now()
-		a, err := w.query(ctx)
+		asked, wait, start := w.ask, w.wait(), time.Now()
+		a, err := w.query(ctx, wait)
 		if ctx.Err() != nil {
 			return
 		}
 		if err == nil && a.filtered && len(a.set) == 0 {
 			err = errFiltered
+		} else if err != nil {
+			w.outage.failed(err)
 		}
 		if err != nil {
 			err = w.r.errorf(err, "watch %q", w.service)
@@ -128,15 +132,16 @@ func (w *watch) run(ctx context.Context, yield func([]registry.Instance, error) 
 		}
 		w.ask, w.seen, w.consistent = a.index, a.index, false
 
-		changed := !w.have || !registry.EqualSnapshots(w.last, a.set)
+		set := w.outage.apply(w.last, a.set, time.Now())
+		changed := !w.have || !registry.EqualSnapshots(w.last, set)
 		if changed {
 			w.noteSkipped(a.skipped)
-			w.last, w.have = a.set, true
-			if !yield(a.set, nil) {
+			w.last, w.have = set, true
+			if !yield(set, nil) {
 				return
 			}
 		}
-		if !sleep(ctx, w.pause(asked, a, changed, time.Since(start))) {
+		if !sleep(ctx, w.pause(asked, a, changed, time.Since(start) < wait/2)) {
 			return
 		}
 	}
@@ -144,7 +149,7 @@ func (w *watch) run(ctx context.Context, yield func([]registry.Instance, error) 
 
 // pause returns how long to wait before the next query, so that no server's
 // answers make a busy loop.
-func (w *watch) pause(asked uint64, a answer, changed bool, took time.Duration) time.Duration {
+func (w *watch) pause(asked uint64, a answer, changed, early bool) time.Duration {
 	switch {
 	case a.index == 0:
 		// Nothing to wait for: this is polling, and slower every time.
@@ -154,7 +159,7 @@ func (w *watch) pause(asked uint64, a answer, changed bool, took time.Duration) 
 				Warn("consul: answer without X-Consul-Index, polling instead of waiting for changes")
 		}
 		return w.retry.next()
-	case a.index == asked && took < w.r.config.wait/2:
+	case a.index == asked && early:
 		return w.retry.next() // it does not wait either
 	}
 	w.retry.reset()
@@ -172,17 +177,27 @@ func (w *watch) noteSkipped(n int) {
 	w.skipped = n
 }
 
-// query asks Consul once: it waits for a change where ask is set.
-func (w *watch) query(ctx context.Context) (answer, error) {
+// wait returns how long Consul may hold the next query: no longer than instances
+// are held after an outage.
+func (w *watch) wait() time.Duration {
+	wait := w.r.config.wait
+	if rest := w.outage.remaining(time.Now()); rest > 0 {
+		wait = min(wait, max(rest, 50*time.Millisecond))
+	}
+	return wait
+}
+
+// query asks Consul once: where ask is set it waits for a change.
+func (w *watch) query(ctx context.Context, wait time.Duration) (answer, error) {
 	limit := askTimeout
 	q := &api.QueryOptions{AllowStale: w.r.config.allowStale}
 	if w.consistent {
 		q.AllowStale, q.RequireConsistent = false, true
 	}
 	if w.ask > 0 {
-		q.WaitIndex, q.WaitTime = w.ask, w.r.config.wait
+		q.WaitIndex, q.WaitTime = w.ask, wait
 		// Consul spreads the end of its wait by up to a sixteenth.
-		limit = w.r.config.wait + w.r.config.wait/16 + holdSlack
+		limit = wait + wait/16 + holdSlack
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

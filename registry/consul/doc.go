@@ -54,6 +54,11 @@
 // delay that grows up to 30 s; the log gets a line when it begins, one a minute
 // while it lasts, and one when it is over.
 //
+// After an outage of the agent, but not of its servers alone, instances that served
+// before it and that the agent has forgotten, or calls critical, are kept for a
+// grace ([WithOutageGrace]): an agent that lost its data gets its registrations back
+// within moments, and no request has to fail in between.
+//
 // Every watched service holds one HTTP connection to the agent, which allows 200
 // for each client address by default (limits.http_max_conns_per_client).
 //

@@ -26,6 +26,7 @@ type config struct {
 	logger          *slog.Logger
 	allowStale      bool
 	wait            time.Duration
+	grace           time.Duration
 	retryMin        time.Duration // delay after the first failure
 	retryMax        time.Duration
 
@@ -35,6 +36,7 @@ type config struct {
 func newConfig(opts []Option) (config, error) {
 	c := config{
 		ttl:        15 * time.Second,
+		grace:      -1, // the TTL
 		logger:     slog.Default(),
 		allowStale: true,
 		// Below the minute after which proxies commonly cut idle requests off.
@@ -46,6 +48,9 @@ func newConfig(opts []Option) (config, error) {
 		if o != nil {
 			o.apply(&c)
 		}
+	}
+	if c.grace < 0 {
+		c.grace = c.ttl
 	}
 	return c, c.err
 }
@@ -168,5 +173,20 @@ func WithWaitTime(d time.Duration) Option {
 			return
 		}
 		c.wait = d
+	})
+}
+
+// WithOutageGrace sets how long discovery keeps instances that served before the
+// agent could not be reached and that it does not know, or calls critical, when it
+// is back. An agent that has lost its data gets its registrations back within a
+// third of their TTL; until then requests go on. Default: the TTL. With 0 the first
+// answer after an outage counts.
+func WithOutageGrace(d time.Duration) Option {
+	return optionFunc(func(c *config) {
+		if d < 0 {
+			c.refuse("WithOutageGrace: expected 0 or more, got %v", d)
+			return
+		}
+		c.grace = d
 	})
 }

@@ -28,6 +28,7 @@ type registration struct {
 	wake  chan struct{} // of capacity 1: do not wait for the next beat
 	stale atomic.Bool   // the agent may hold something else than want
 	ended atomic.Bool   // superseded, or Deregister was called
+	fresh bool          // the agent has forgotten the instance; the goroutine's own
 }
 
 // newRegistration starts the background work of an instance that the agent knows.
@@ -156,7 +157,6 @@ func (g *registration) keep(ctx context.Context) {
 
 // beat makes sure once that the agent knows the instance and that it is alive.
 func (g *registration) beat(ctx context.Context, limit time.Duration) error {
-	fresh := false
 	if !g.stale.Load() {
 		tryCtx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
@@ -164,7 +164,7 @@ func (g *registration) beat(ctx context.Context, limit time.Duration) error {
 		if err == nil || !forgotten(err) {
 			return err
 		}
-		fresh = true
+		g.fresh = true
 		g.stale.Store(true)
 		g.r.logger(slog.String("instance", g.slot.id)).Info("consul: the agent has forgotten an instance, registering it again")
 	}
@@ -180,9 +180,10 @@ func (g *registration) beat(ctx context.Context, limit time.Duration) error {
 	// deregistration that waits for the slot.
 	putCtx, cancel := context.WithTimeout(g.r.ctx, limit)
 	defer cancel()
-	if _, err := g.r.put(putCtx, g.want, fresh); err != nil {
+	if _, err := g.r.put(putCtx, g.want, g.fresh); err != nil {
 		return err
 	}
+	g.fresh = false
 	g.stale.Store(false)
 	return nil
 }

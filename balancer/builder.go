@@ -1,0 +1,36 @@
+package balancer
+
+import (
+	"encoding/json"
+	"time"
+
+	"google.golang.org/grpc/balancer"
+	"google.golang.org/grpc/serviceconfig"
+)
+
+// Name is the name of the policy in a service config.
+const Name = "graylane"
+
+func init() { balancer.Register(builder{}) }
+
+type builder struct{}
+
+var (
+	_ balancer.Builder      = builder{}
+	_ balancer.ConfigParser = builder{}
+)
+
+func (builder) Name() string { return Name }
+
+func (builder) Build(cc balancer.ClientConn, opts balancer.BuildOptions) balancer.Balancer {
+	return &graylane{
+		cc:       cc,
+		opts:     opts,
+		born:     time.Now(),
+		children: make(map[string]*child),
+	}
+}
+
+func (builder) ParseConfig(js json.RawMessage) (serviceconfig.LoadBalancingConfig, error) {
+	return parseConfig(js)
+}

@@ -1,0 +1,62 @@
+// Package lbattr holds what the resolver tells the balancer beside addresses:
+// the metadata of an endpoint, and what belongs to the client as a whole.
+package lbattr
+
+import (
+	"context"
+	"maps"
+
+	"google.golang.org/grpc/resolver"
+
+	"github.com/graylane/graylane/balancer/subset"
+	"github.com/graylane/graylane/internal/telemetry"
+)
+
+type metadataKey struct{}
+
+// metadata has an Equal: attributes compare values with ==, which panics on a
+// bare map.
+type metadata map[string]string
+
+func (m metadata) Equal(o any) bool {
+	om, ok := o.(metadata)
+	return ok && maps.Equal(m, om)
+}
+
+// SetMetadata returns e with the metadata of its instance, which must not be
+// changed any more. It goes to the endpoint, not to its addresses: there every
+// change would mean a new connection.
+func SetMetadata(e resolver.Endpoint, m map[string]string) resolver.Endpoint {
+	if len(m) > 0 {
+		e.Attributes = e.Attributes.WithValue(metadataKey{}, metadata(m))
+	}
+	return e
+}
+
+// Metadata returns what SetMetadata put in, nil where there is none.
+func Metadata(e resolver.Endpoint) map[string]string {
+	m, _ := e.Attributes.Value(metadataKey{}).(metadata)
+	return m
+}
+
+type clientKey struct{}
+
+// Client is what the balancer needs of the client that it works for. One Client
+// accompanies all states of one resolver.
+type Client struct {
+	Service string
+	Metrics *telemetry.Metrics                     // nil counts nothing
+	Observe func(context.Context, subset.Decision) // nil where nobody looks
+}
+
+// SetClient returns s with c.
+func SetClient(s resolver.State, c *Client) resolver.State {
+	s.Attributes = s.Attributes.WithValue(clientKey{}, c)
+	return s
+}
+
+// ClientOf returns what SetClient put in, nil where there is none.
+func ClientOf(s resolver.State) *Client {
+	c, _ := s.Attributes.Value(clientKey{}).(*Client)
+	return c
+}

@@ -1,0 +1,149 @@
+package resolver
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/experimental/balancer/weight"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/serviceconfig"
+
+	"github.com/graylane/graylane/balancer/internal/lbattr"
+	"github.com/graylane/graylane/registry"
+)
+
+const (
+	// settle is how long the reader of a watch rests after it has handed a
+	// state down: what changes meanwhile arrives as one.
+	settle = 20 * time.Millisecond
+	// rewatch is the pause before a watch that ended against its contract is
+	// started again.
+	rewatch = time.Second
+)
+
+// grayResolver follows one service for one client.
+type grayResolver struct {
+	cc            resolver.ClientConn
+	cfg           *config
+	service       string
+	serviceConfig *serviceconfig.ParseResult
+	client        *lbattr.Client
+
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+
+	// Of run alone.
+	last    []registry.Instance // what was handed down, nil before the first
+	failing bool
+}
+
+// ResolveNow implements [resolver.Resolver]. A watch has nothing to look up.
+func (r *grayResolver) ResolveNow(resolver.ResolveNowOptions) {}
+
+// Close implements [resolver.Resolver].
+func (r *grayResolver) Close() {
+	r.cancel()
+	r.done.Wait()
+}
+
+func (r *grayResolver) run(ctx context.Context, disc registry.Discovery) {
+	for {
+		for set, err := range disc.Watch(ctx, r.service) {
+			if ctx.Err() != nil {
+				return
+			}
+			if err != nil {
+				r.failed(ctx, err)
+				continue
+			}
+			if r.push(ctx, set) {
+				rest(ctx, settle)
+			}
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		r.failed(ctx, fmt.Errorf("the watch of %T ended", disc))
+		rest(ctx, rewatch)
+	}
+}
+
+func rest(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
+
+// failed reports err: before the first state RPCs fail with it, later the
+// balancer keeps what it has.
+func (r *grayResolver) failed(ctx context.Context, err error) {
+	if !r.failing {
+		r.failing = true
+		r.cfg.logger.WarnContext(ctx, "graylane: discovery fails, the last known instances stay",
+			"service", r.service, "known", len(r.last), "error", err)
+	}
+	// Flat: a status inside would become that of RPCs.
+	r.cc.ReportError(fmt.Errorf("resolver: service %q: discovery: %v", r.service, err))
+}
+
+// push hands set down where it differs from the last, and tells whether it did.
+func (r *grayResolver) push(ctx context.Context, set []registry.Instance) bool {
+	recovered := r.failing
+	if recovered {
+		r.failing = false
+		r.cfg.logger.InfoContext(ctx, "graylane: discovery works again", "service", r.service)
+	}
+	next := usable(set, r.cfg.warning)
+	// After an error an equal state is news: that the error is over.
+	if r.last != nil && !recovered && slices.EqualFunc(r.last, next, sameEndpoint) {
+		return false
+	}
+	endpoints := make([]resolver.Endpoint, len(next))
+	for i, in := range next {
+		e := resolver.Endpoint{Addresses: []resolver.Address{{Addr: in.Address}}}
+		if in.Weight > 1 {
+			e = weight.Set(e, weight.EndpointInfo{Weight: uint32(min(in.Weight, 1<<16))})
+		}
+		endpoints[i] = lbattr.SetMetadata(e, in.Metadata)
+	}
+	r.last = next
+	// Whatever is wrong with a state, a watch would bring the same again.
+	_ = r.cc.UpdateState(lbattr.SetClient(resolver.State{Endpoints: endpoints, ServiceConfig: r.serviceConfig}, r.client))
+	return true
+}
+
+// sameEndpoint tells whether a and b are one to the balancer.
+func sameEndpoint(a, b registry.Instance) bool {
+	return a.Address == b.Address && max(1, a.Weight) == max(1, b.Weight) && maps.Equal(a.Metadata, b.Metadata)
+}
+
+// usable returns the instances that may serve, each address once. Of two
+// registrations of one address the newer holds, whatever its status: the older
+// one tells the version of a process that is gone.
+func usable(set []registry.Instance, warning bool) []registry.Instance {
+	may := func(i registry.Instance) bool {
+		return i.Status == registry.StatusPassing || warning && i.Status == registry.StatusWarning
+	}
+	newest := make(map[string]int, len(set))
+	for i, in := range set {
+		at, ok := newest[in.Address]
+		// A registry that does not order registrations leaves it to health.
+		if !ok || in.Seq > set[at].Seq || in.Seq == set[at].Seq && (may(in) || !may(set[at])) {
+			newest[in.Address] = i
+		}
+	}
+	kept := make([]registry.Instance, 0, len(newest))
+	for i, in := range set {
+		if may(in) && newest[in.Address] == i && in.Address != "" {
+			kept = append(kept, in)
+		}
+	}
+	return kept
+}

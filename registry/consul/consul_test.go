@@ -1,0 +1,35 @@
+package consul_test
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/graylane/graylane/internal/consultest"
+	"github.com/graylane/graylane/registry/consul"
+	"github.com/graylane/graylane/registry/registrytest"
+)
+
+// patience bounds the waiting for what must happen, on a busy machine.
+const patience = 30 * time.Second
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// open returns a registry that is closed with the test.
+func open(t *testing.T, cfg *api.Config, opts ...consul.Option) *consul.Registry {
+	t.Helper()
+	opts = append([]consul.Option{consul.WithLogger(slog.New(slog.DiscardHandler))}, opts...)
+	r, err := consul.New(cfg, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = r.Close() }) // the agent may be gone already
+	return r
+}
+
+func TestConformance(t *testing.T) {
+	agent := consultest.Start(t)
+	registrytest.Run(t, func(t *testing.T) registrytest.Registry { return open(t, agent.Config()) })
+}
