@@ -83,7 +83,7 @@ func (b *Balancer) Service(u *url.URL) (name string, ok bool) {
 func (b *Balancer) CloseIdleConnections() {
 	closeIdle(b.through)
 	for _, s := range *b.services.Load() {
-		closeIdle(s.base)
+		s.closeIdle()
 	}
 }
 
@@ -93,10 +93,9 @@ func (b *Balancer) CloseIdleConnections() {
 func (b *Balancer) Close() error {
 	b.mu.Lock()
 	b.closed = true
-	for _, s := range *b.services.Load() {
+	for _, s := range *b.services.Swap(&map[string]*service{}) {
 		s.close()
 	}
-	b.services.Store(&map[string]*service{})
 	b.mu.Unlock()
 	if b.own {
 		closeIdle(b.through)
@@ -157,13 +156,8 @@ func (b *Balancer) watch(name string) (*service, error) {
 		name:      name,
 		selector:  selector,
 		counters:  counters{metrics: b.metrics, service: name},
-		base:      b.through,
 		answered:  make(chan struct{}),
 		endpoints: make(map[string]*endpoint),
-	}
-	if t, ok := b.through.(*http.Transport); ok {
-		transport, dial := instanceTransport(t, name)
-		s.base, s.probe = transport, prober(dial)
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.used.Store(sinceEpoch(time.Now()))

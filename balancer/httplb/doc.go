@@ -26,8 +26,8 @@
 // # Which instance
 //
 // [github.com/graylane/graylane/balancer/subset] decides which version serves.
-// Inside a version instances are chosen by weight, smoothly, in constant time,
-// without a lock or an allocation.
+// Inside a version instances are chosen by weight (1 to 65536, others count as the
+// nearest), smoothly, in constant time, without a lock or an allocation.
 //
 // An instance that cannot be dialled is put aside for a cool-off that grows from
 // failure to failure, and the request goes to the next one of the same version;

@@ -97,8 +97,8 @@ func (s *service) wake(e *endpoint) {
 	}
 	defer s.b.running.Done()
 	var err error
-	if s.probe != nil {
-		err = s.probe(s.ctx, e.address)
+	if probe := s.reach().probe; probe != nil {
+		err = probe(s.ctx, e.address)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

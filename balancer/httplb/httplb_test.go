@@ -86,14 +86,24 @@ func instance(service, id, version, address string) registry.Instance {
 	return i
 }
 
+// closedPort returns an address at which nobody listens. An open connection of its
+// own port keeps it from being given to somebody else meanwhile.
 func closedPort(t testing.TB) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
+	client, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	held, err := l.Accept()
+	require.NoError(t, err)
 	require.NoError(t, l.Close())
+	t.Cleanup(func() {
+		_ = client.Close()
+		_ = held.Close()
+	})
 	return l.Addr().String()
 }
 
-// listenAt serves h at an address that was free before.
+// listenAt serves h at a closed port.
 func listenAt(t testing.TB, address string, h http.Handler) {
 	l, err := net.Listen("tcp", address)
 	require.NoError(t, err)

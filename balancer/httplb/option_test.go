@@ -107,7 +107,7 @@ func TestDecisionsAreCounted(t *testing.T) {
 		"inventory v2 v2 matched  ":                      3,
 		"inventory v3 stable fallback_stable unhealthy ": 3,
 		"inventory v4 stable fallback_stable missing ":   3,
-		"payment v2 stable unavailable missing ":         3,
+		"payment v2 none unavailable missing ":           3,
 	}, got)
 }
 

@@ -47,9 +47,9 @@ func (b *Balancer) send(name string, req *http.Request, header http.Header) (*ht
 		closeBody(req)
 		return nil, err
 	}
-	if _, ok := s.base.(*http.Transport); !ok && req.URL.Scheme == "https" {
+	if _, ok := b.through.(*http.Transport); !ok && req.URL.Scheme == "https" {
 		closeBody(req)
-		return nil, errHTTPS(s.base)
+		return nil, errHTTPS(b.through)
 	}
 	x := exchange{s: s, req: req, header: header, tag: graytag.FromContext(req.Context()), body: newReplay(req)}
 	resp, err := x.run()
@@ -152,7 +152,7 @@ func (x *exchange) send(in *instance, body io.ReadCloser) (resp *http.Response, 
 	if req.Host == "" {
 		req.Host = x.req.URL.Host
 	}
-	resp, err = x.s.base.RoundTrip(req)
+	resp, err = x.s.reach().base.RoundTrip(req)
 	if err == nil {
 		return resp, true, nil
 	}
@@ -192,7 +192,8 @@ func (x *exchange) canceled() bool {
 		return true // a dialer may see a deadline before the context does
 	}
 	select {
-	case <-x.req.Cancel: //nolint:staticcheck // deprecated and still honoured by net/http
+	//lint:ignore SA1019 deprecated, and net/http still honours it
+	case <-x.req.Cancel:
 		return true
 	default:
 		return false

@@ -18,8 +18,7 @@ type service struct {
 	name     string
 	selector *subset.Selector
 	counters counters
-	base     http.RoundTripper
-	probe    func(ctx context.Context, address string) error // nil: cannot dial by itself
+	way      atomic.Pointer[way] // to the instances; nil until a request goes to one
 
 	ctx      context.Context // of everything that runs for the service
 	cancel   context.CancelFunc
@@ -39,6 +38,35 @@ type service struct {
 }
 
 type watchError struct{ err error }
+
+// way is how instances are reached.
+type way struct {
+	base  http.RoundTripper
+	probe func(ctx context.Context, address string) error // nil: cannot dial by itself
+}
+
+// reach returns the way to the instances. It is made when there is one to go to:
+// names that nobody registered may come by the thousand, and transports are dear.
+func (s *service) reach() *way {
+	if w := s.way.Load(); w != nil {
+		return w
+	}
+	w := &way{base: s.b.through}
+	if t, ok := s.b.through.(*http.Transport); ok {
+		transport, dial := instanceTransport(t, s.name)
+		w.base, w.probe = transport, prober(dial)
+	}
+	if !s.way.CompareAndSwap(nil, w) {
+		return s.way.Load()
+	}
+	return w
+}
+
+func (s *service) closeIdle() {
+	if w := s.way.Load(); w != nil {
+		closeIdle(w.base)
+	}
+}
 
 // begin counts a goroutine of the service in; false says that the service has
 // ended. The caller calls b.running.Done.
@@ -193,5 +221,5 @@ func (s *service) close() {
 		e.stop()
 	}
 	s.answer()
-	closeIdle(s.base)
+	s.closeIdle()
 }

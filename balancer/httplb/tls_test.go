@@ -89,6 +89,21 @@ func TestHTTPSVerifiesTheNameOfTheService(t *testing.T) {
 	}
 }
 
+func TestHTTPSOverATransportWithoutSettings(t *testing.T) {
+	a, c := newAuthority(t), newCluster(t)
+	c.register(instance("inventory", "s1", "", a.up(c, "s1", "inventory")))
+	base := &http.Transport{}
+	_ = base.Clone() // sets HTTP/2 up, as the first request would
+	base.TLSClientConfig.RootCAs = a.pool
+	lb := c.balancer(httplb.WithBase(base))
+	req, err := http.NewRequest(http.MethodGet, "https://inventory/", nil)
+	require.NoError(t, err)
+	resp, err := lb.RoundTrip(req)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	assert.Equal(t, 2, resp.ProtoMajor, "what base speaks, its clones speak")
+}
+
 func TestHTTPSWithAForeignCertificateIsUnavailable(t *testing.T) {
 	a, c := newAuthority(t), newCluster(t)
 	c.register(instance("inventory", "wrong", "v2", a.up(c, "wrong", "coupon", "127.0.0.1")))
@@ -143,7 +158,7 @@ func TestAConnectionIsNeverSharedBetweenServices(t *testing.T) {
 		base := a.base(h2)
 		t.Cleanup(base.CloseIdleConnections)
 		// A base that is in use already, so that it has its HTTP/2 set up.
-		resp, err := (&http.Client{Transport: base}).Get("https://" + address + "/") //nolint:bodyclose // there is none
+		resp, err := (&http.Client{Transport: base}).Get("https://" + address + "/")
 		require.Error(t, err)
 		require.Nil(t, resp)
 		lb := c.balancer(httplb.WithBase(base))

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 )
 
@@ -40,7 +41,8 @@ type dialFunc func(ctx context.Context, network, address string) (net.Conn, erro
 
 // checkTransport refuses what cannot be kept apart per service.
 func checkTransport(t *http.Transport) error {
-	if t.DialTLSContext != nil || t.DialTLS != nil { //nolint:staticcheck // deprecated and still honoured by net/http
+	//lint:ignore SA1019 deprecated, and net/http still honours it
+	if t.DialTLSContext != nil || t.DialTLS != nil {
 		return errors.New("httplb: base transport: DialTLS or DialTLSContext is set, which would verify an instance's address in place of its service's name; set TLSClientConfig")
 	}
 	return nil
@@ -61,24 +63,26 @@ func instanceTransport(base *http.Transport, service string) (*http.Transport, d
 	}
 	if t.TLSClientConfig == nil {
 		t.TLSClientConfig = &tls.Config{}
-		if base.DialContext == nil && base.Dial == nil && base.Protocols == nil && base.TLSNextProto == nil { //nolint:staticcheck // see above
-			// net/http offers HTTP/2 on its own to a transport without TLS
-			// settings and dialers; base has none and would have had it.
-			t.ForceAttemptHTTP2 = true
-		}
+	}
+	if slices.Contains(t.TLSClientConfig.NextProtos, "h2") {
+		// base speaks HTTP/2 of its own accord. A clone offers it too, and does
+		// not speak it where it has TLS settings or a dialer, unless it is told.
+		t.ForceAttemptHTTP2 = true
 	}
 	if t.TLSClientConfig.ServerName == "" {
 		t.TLSClientConfig.ServerName = service
 	}
 	dial := dialFunc(t.DialContext)
 	if dial == nil {
-		if old := t.Dial; old != nil { //nolint:staticcheck // see above
+		//lint:ignore SA1019 deprecated, and net/http still honours it
+		if old := t.Dial; old != nil {
 			dial = func(_ context.Context, network, address string) (net.Conn, error) { return old(network, address) }
 		} else {
 			dial = (&net.Dialer{}).DialContext
 		}
 	}
-	t.Dial = nil //nolint:staticcheck // see above
+	//lint:ignore SA1019 deprecated, and net/http would prefer it
+	t.Dial = nil
 	t.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)
 		if err != nil {

@@ -90,7 +90,7 @@ func TestTheFirstRequestWaitsForTheFirstAnswer(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, `"inventory"`)
 	client := &http.Client{Transport: lb, Timeout: 10 * time.Millisecond}
-	_, err = client.Get("http://inventory/") //nolint:bodyclose // there is none
+	_, err = client.Get("http://inventory/")
 	var timeout interface{ Timeout() bool }
 	require.ErrorAs(t, err, &timeout)
 	assert.True(t, timeout.Timeout())

@@ -80,15 +80,16 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (s *server) receive(r *http.Request) context.Context {
 	ctx := s.prop.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 	tag := graytag.FromContext(ctx)
-	if tag.IsZero() {
-		// Known to be untagged. It also clears gray.* members that spell no
-		// tag, which OTel middleware outside ours may have put there.
-		ctx = graytag.NewContext(ctx, tag)
+	var a *Arrival
+	if s.self != nil && !exempts(s.exempt, r.URL.Path) {
+		a = s.self.classify(tag)
+		s.metrics.Request(ctx, a.Wanted, string(a.Outcome))
 	}
-	if s.self == nil || exempts(s.exempt, r.URL.Path) {
+	if tag.IsZero() {
+		return untagged(ctx, a)
+	}
+	if a == nil {
 		return ctx
 	}
-	a := s.self.classify(tag)
-	s.metrics.Request(ctx, a.Wanted, string(a.Outcome))
 	return context.WithValue(ctx, arrivalKey{}, a)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/baggage"
 
+	"github.com/graylane/graylane/balancer/httplb"
 	"github.com/graylane/graylane/graytag"
 	"github.com/graylane/graylane/middleware/grayhttp"
 	"github.com/graylane/graylane/propagation"
@@ -183,6 +184,37 @@ func TestH3_RedirectsOutOfTheScope(t *testing.T) {
 	}
 }
 
+func TestH3_RedirectFromAService(t *testing.T) {
+	var outside, inside recorder
+	reg := memory.New()
+	base := dialTo(t, serveBare(t, &outside))
+	register(t, reg, "order", "o1", "v2.1.0", serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		inside.record(r)
+		to := map[string]string{"/": "http://" + offsite + "/pay", "/next": "http://inventory/", "/local": "relative"}[r.URL.Path]
+		if to != "" {
+			http.Redirect(w, r, to, http.StatusFound)
+		}
+	})))
+	register(t, reg, "inventory", "i1", "", serve(t, &inside))
+	client := newClient(t, reg, grayhttp.WithBalancer(httplb.WithBase(base)))
+	require.NoError(t, get(tagged(), client, "http://order/"))
+	assert.True(t, inside.one(t).tag.Equal(tag))
+	got := outside.one(t)
+	assert.NotContains(t, got.header, graytag.Header)
+	assert.NotContains(t, got.header, "Baggage")
+	for path, host := range map[string]string{"/next": "inventory", "/local": "order"} {
+		require.NoError(t, get(tagged(), client, "http://order"+path))
+		all := inside.take()
+		require.Len(t, all, 2)
+		assert.Equal(t, host, all[1].host)
+		assert.True(t, all[1].tag.Equal(tag))
+	}
+	// An address in place of a service.
+	var direct recorder
+	require.NoError(t, get(tagged(), client, "http://"+serve(t, &direct)))
+	assert.True(t, direct.one(t).tag.Equal(tag))
+}
+
 func TestH3_WhatIsWithheldIsNotInTheContextEither(t *testing.T) {
 	var below recorder
 	base := roundTripper(func(r *http.Request) (*http.Response, error) {
@@ -315,7 +347,7 @@ func TestCompatibilityFormatsThroughBothSides(t *testing.T) {
 }
 
 func TestTransportLeavesBadRequestsToItsBase(t *testing.T) {
-	_, err := newTransport(t).RoundTrip(&http.Request{}) //nolint:bodyclose // there is none
+	_, err := newTransport(t).RoundTrip(&http.Request{})
 	require.ErrorContains(t, err, "nil Request.URL")
 	client := &http.Client{Transport: newTransport(t)}
 	req := (&http.Request{Method: http.MethodGet, URL: &url.URL{Scheme: "http", Host: serveBare(t, &recorder{})}}).WithContext(tagged())
