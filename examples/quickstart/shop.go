@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/graylane/graylane/balancer/subset"
+	"github.com/graylane/graylane/examples/internal/ready"
 	"github.com/graylane/graylane/examples/internal/shop"
 	"github.com/graylane/graylane/middleware/graygrpc"
 	"github.com/graylane/graylane/middleware/grayhttp"
@@ -150,6 +151,15 @@ func (w *world) open(ctx context.Context) error {
 	for _, i := range all {
 		if err := w.start(ctx, i.service, i.version, i.n, i.build); err != nil {
 			return fmt.Errorf("quickstart: start %s %s: %w", i.service, name(i.version), err)
+		}
+	}
+	running := map[string]int{}
+	for _, i := range all {
+		running[i.service]++
+	}
+	for service, n := range running {
+		if err := ready.Wait(ctx, w.reg, service, n); err != nil {
+			return fmt.Errorf("quickstart: %w", err)
 		}
 	}
 	return nil

@@ -6,7 +6,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/graylane/graylane/balancer/subset"
@@ -53,11 +52,11 @@ func (t *tally) add(order string, h hop) {
 }
 
 // chain is the order in which the services of the shop call each other, with
-// the depth of each.
+// the branch of the picture that leads to each.
 var chain = []struct {
 	service string
-	depth   int
-}{{"order", 0}, {"inventory", 1}, {"user", 2}, {"coupon", 1}}
+	branch  string
+}{{"order", ""}, {"inventory", "├─ "}, {"user", "│  └─ "}, {"coupon", "└─ "}}
 
 // picture draws the hops of one order, one row per hop.
 func (t *tally) picture(w io.Writer, c colours, order, title string) {
@@ -68,16 +67,11 @@ func (t *tally) picture(w io.Writer, c colours, order, title string) {
 
 	fmt.Fprintf(w, "%s\n", c.bold(title))
 	for _, h := range hops {
-		depth := chain[rank(h.service)].depth
-		branch := ""
-		if depth > 0 {
-			branch = strings.Repeat("   ", depth-1) + "└─ "
-		}
 		why := string(h.outcome)
 		if h.outcome == subset.Fallback || h.outcome == subset.Misrouted {
 			why += " (wanted " + name(h.wanted) + ")"
 		}
-		row := fmt.Sprintf("  %-16s %-8s %-14s %-16s %s", branch+h.service, name(h.version), h.instance, h.address, why)
+		row := fmt.Sprintf("  %-15s  %-6s  %-18s  %-15s  %s", chain[rank(h.service)].branch+h.service, name(h.version), h.instance, h.address, why)
 		fmt.Fprintln(w, c.hop(h, row))
 	}
 }

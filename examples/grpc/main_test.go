@@ -1,0 +1,26 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/graylane/graylane/internal/consultest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestBothRegistries(t *testing.T) {
+	for name, args := range map[string][]string{
+		"embedded": nil,
+		"consul":   {"-consul", consultest.Start(t).Address()},
+	} {
+		var out bytes.Buffer
+		require.NoError(t, run(context.Background(), args, &out), name)
+		assert.Equal(t, "version=v2 -> served by user-v2\n -> served by user-stable\n", out.String(), name)
+	}
+}

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/graylane/graylane/internal/consultest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// check holds what the program prints to what it must print: 2000 requests of
+// which 400 are gray, each over four services of which three have a v2.
+func check(t *testing.T, args ...string) {
+	var out bytes.Buffer
+	require.NoError(t, run(context.Background(), args, &out), out.String())
+	text := strings.TrimRight(out.String(), "\n")
+	lines := strings.Split(text, "\n")
+	assert.Equal(t, "requests=2000 hops=8000 matched=1200 stable=6400 fallback=400 misrouted=0", lines[len(lines)-1])
+	for _, want := range []string{
+		"order            v2      order-v2-1", "├─ inventory     v2      inventory-v2-1", "│  └─ user       v2      user-v2-1",
+		"fallback (wanted v2)",
+	} {
+		assert.Contains(t, text, want)
+	}
+	for _, row := range []string{"order 1600 400", "inventory 1600 400", "user 1600 400", "coupon 2000 0"} {
+		assert.Contains(t, strings.Join(strings.Fields(text), " "), row)
+	}
+	assert.NotContains(t, text, "\x1b", "no colours where nobody sees them")
+}
+
+func TestEmbedded(t *testing.T) { check(t) }
+
+func TestOnConsul(t *testing.T) { check(t, "-consul", consultest.Start(t).Address()) }
+
+func TestFailuresAreErrors(t *testing.T) {
+	assert.Error(t, run(context.Background(), []string{"-consul", "127.0.0.1:1"}, &bytes.Buffer{}), "nothing listens there")
+	assert.Error(t, run(context.Background(), []string{"-nonsense"}, &bytes.Buffer{}))
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	assert.Error(t, run(ctx, nil, &bytes.Buffer{}), "failed requests")
+}
+
+func TestColours(t *testing.T) {
+	assert.False(t, bool(coloursFor(&bytes.Buffer{})))
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	defer r.Close()
+	defer w.Close()
+	assert.False(t, bool(coloursFor(w)), "a pipe is no terminal")
+	assert.Equal(t, "\x1b[32mrow\x1b[0m", colours(true).hop(hop{outcome: "matched"}, "row"))
+	assert.Equal(t, "row", colours(false).hop(hop{outcome: "matched"}, "row"))
+}
