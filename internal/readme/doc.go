@@ -1,0 +1,2 @@
+// Package readme compiles and runs the code of README.md.
+package readme

@@ -1,0 +1,55 @@
+package readme_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// trimmed returns the lines of s without their common indentation.
+func trimmed(s string) string {
+	var out []string
+	for _, line := range strings.Split(strings.Trim(s, "\n"), "\n") {
+		out = append(out, strings.TrimPrefix(line, "\t\t"))
+	}
+	return strings.TrimSpace(strings.Join(out, "\n"))
+}
+
+// TestTheCodeOfTheReadmeIsTheCodeThatRuns compares each block between
+// "// README: name" and "// README: end" with the README, which must hold it as
+// it stands, and finds blocks of the README that no Example runs.
+func TestTheCodeOfTheReadmeIsTheCodeThatRuns(t *testing.T) {
+	source, err := os.ReadFile("example_test.go")
+	require.NoError(t, err)
+	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	require.NoError(t, err)
+
+	run := map[string]bool{}
+	for _, part := range strings.Split(string(source), "// README: ")[1:] {
+		name, code, _ := strings.Cut(part, "\n")
+		if name == "end" {
+			continue
+		}
+		block := trimmed(code)
+		run[block] = true
+		assert.Contains(t, string(readme), "```go\n"+block+"\n```", "the part on %s", name)
+	}
+	require.Len(t, run, 3)
+	for _, part := range strings.Split(string(readme), "```go\n")[1:] {
+		block, _, _ := strings.Cut(part, "\n```")
+		assert.True(t, run[block], "no Example runs:\n%s", block)
+	}
+}
+
+// TestTheReadmeNamesItsTwoCommands: the commands that continuous integration
+// takes from the README must stand there.
+func TestTheReadmeNamesItsTwoCommands(t *testing.T) {
+	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	require.NoError(t, err)
+	assert.Contains(t, string(readme), "\n    go run ./examples/quickstart")
+	assert.Contains(t, string(readme), "\n    go test ./...")
+}
