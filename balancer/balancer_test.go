@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -58,6 +60,27 @@ func TestRoundRobinIsStrict(t *testing.T) {
 		assert.Len(t, got, 7, tag)
 		for address, n := range got {
 			assert.Equal(t, 100, n, "%s %s", tag, address)
+		}
+	}
+}
+
+type numbered struct {
+	balancer.Picker
+	number int
+}
+
+func TestRingIsModulo(t *testing.T) {
+	for _, size := range []int{1, 2, 3, 5, 7, 10, 64, 100, 641, 1000, 4097} {
+		instances := make([]balancer.Picker, size)
+		for i := range instances {
+			instances[i] = numbered{number: i}
+		}
+		ns := []uint32{0, 1, math.MaxUint32, math.MaxUint32 - 1, 1 << 31}
+		for range 1000 {
+			ns = append(ns, rand.Uint32())
+		}
+		for _, n := range ns {
+			require.Equal(t, int(n%uint32(size)), graylane.RingAt(instances, n).(numbered).number, "%d modulo %d", n, size)
 		}
 	}
 }

@@ -68,3 +68,15 @@ func TestB7_BadServiceConfigFailsTheDial(t *testing.T) {
 		assert.Contains(t, err.Error(), want)
 	}
 }
+
+func FuzzParseConfig(f *testing.F) {
+	f.Add(`{}`)
+	f.Add(`{"service":"order","key":"gray","stable":["false"],"foldCase":true,"fallback":["stable","any"],"minReady":2,"connectWait":"1.5s","childPolicy":[{"round_robin":{}}]}`)
+	f.Add(`{"childPolicy":[{"ring_hash_experimental":{"requestHashHeader":"x"}}]}`)
+	f.Fuzz(func(t *testing.T, js string) {
+		cfg, err := balancer.Get(graylane.Name).(balancer.ConfigParser).ParseConfig(json.RawMessage(js))
+		if err == nil && cfg == nil {
+			t.Error("neither a config nor an error")
+		}
+	})
+}

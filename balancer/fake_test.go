@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -26,12 +27,12 @@ type channel struct {
 	balancer            balancer.Balancer
 	config              balancer.ClientConnState
 
-	events   []func()
 	created  []string
 	subConns map[string]*subConn // the latest of each address
 	stuck    map[string]bool
 
-	mu      sync.Mutex // a timer may bring a picker
+	mu      sync.Mutex // timers and goroutines of policies come beside
+	events  []func()
 	current balancer.Picker
 	state   connectivity.State
 	updates int // pickers
@@ -74,10 +75,24 @@ func (c *channel) NewSubConn(addrs []resolver.Address, opts balancer.NewSubConnO
 	return sc, nil
 }
 
+// later makes f an event.
+func (c *channel) later(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.events = append(c.events, f)
+}
+
+// run runs the events, and those that they make.
 func (c *channel) run() {
-	for len(c.events) > 0 {
+	for {
+		c.mu.Lock()
+		if len(c.events) == 0 {
+			c.mu.Unlock()
+			return
+		}
 		f := c.events[0]
 		c.events = c.events[1:]
+		c.mu.Unlock()
 		f()
 	}
 }
@@ -87,12 +102,12 @@ type subConn struct {
 	channel          *channel
 	address          string
 	listener         func(balancer.SubConnState)
-	closed           bool
+	closed           atomic.Bool
 }
 
 func (s *subConn) report(state connectivity.State) {
-	s.channel.events = append(s.channel.events, func() {
-		if !s.closed || state == connectivity.Shutdown {
+	s.channel.later(func() {
+		if !s.closed.Load() || state == connectivity.Shutdown {
 			s.listener(balancer.SubConnState{ConnectivityState: state})
 		}
 	})
@@ -106,12 +121,12 @@ func (s *subConn) Connect() {
 }
 
 func (s *subConn) Shutdown() {
-	s.closed = true
+	s.closed.Store(true)
 	s.report(connectivity.Shutdown)
 }
 
 func (s *subConn) RegisterHealthListener(f func(balancer.SubConnState)) {
-	s.channel.events = append(s.channel.events, func() { f(balancer.SubConnState{ConnectivityState: connectivity.Ready}) })
+	s.channel.later(func() { f(balancer.SubConnState{ConnectivityState: connectivity.Ready}) })
 }
 
 // newChannel builds the policy name with the config js over endpoints.

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
+	_ "google.golang.org/grpc/health" // client-side health checks
 	"google.golang.org/grpc/status"
 
 	"github.com/graylane/graylane/balancer/internal/lbtest"
@@ -346,4 +347,98 @@ func TestTargetWithoutAService(t *testing.T) {
 		assert.ErrorContains(t, err, "want gray:///service", target)
 		require.NoError(t, conn.Close())
 	}
+}
+
+// counted counts what a watch yields.
+type counted struct {
+	registry.Discovery
+	yields atomic.Int32
+}
+
+func (c *counted) Watch(ctx context.Context, service string) iter.Seq2[[]registry.Instance, error] {
+	return func(yield func([]registry.Instance, error) bool) {
+		for set, err := range c.Discovery.Watch(ctx, service) {
+			c.yields.Add(1)
+			if !yield(set, err) {
+				return
+			}
+		}
+	}
+}
+
+func TestBurstsAreCoalesced(t *testing.T) {
+	cluster := lbtest.NewCluster()
+	disc := &counted{Discovery: cluster}
+	s1 := cluster.Add(t, "inventory", "s1", "")
+	client := lbtest.Dial(t, disc, "inventory", resolver.WithPolicy(subset.Policy{Strict: true}))
+	client.Count(t, 1, "")
+	began := time.Now()
+	const n = 300
+	for i := range n {
+		cluster.SetMetadata(t, "s1", map[string]string{"build": fmt.Sprint(i)})
+	}
+	cluster.SetVersion(t, "s1", "v2")
+	require.Eventually(t, func() bool {
+		_, err := client.Who(t.Context(), "version=v2")
+		return err == nil
+	}, 5*time.Second, time.Millisecond)
+	// One state in 20 ms at most, and some room for a slow machine.
+	most := 3 + int32(time.Since(began)/(20*time.Millisecond))
+	assert.LessOrEqual(t, disc.yields.Load(), most)
+	assert.Less(t, most, int32(n), "the bound says nothing")
+	assert.Equal(t, 2, s1.Accepted())
+}
+
+// ending is a discovery that breaks its contract once: its watch ends.
+type ending struct {
+	registry.Discovery
+	watches atomic.Int32
+}
+
+func (e *ending) Watch(ctx context.Context, service string) iter.Seq2[[]registry.Instance, error] {
+	if e.watches.Add(1) == 1 {
+		return func(func([]registry.Instance, error) bool) {}
+	}
+	return e.Discovery.Watch(ctx, service)
+}
+
+func TestWatchThatEndsIsStartedAgain(t *testing.T) {
+	cluster := lbtest.NewCluster()
+	cluster.Add(t, "inventory", "s1", "")
+	disc := &ending{Discovery: cluster}
+	client := lbtest.Dial(t, disc, "inventory", resolver.WithLogger(slog.New(slog.DiscardHandler)))
+	_, err := client.Who(t.Context(), "")
+	assert.ErrorContains(t, err, "ended")
+	require.Eventually(t, func() bool {
+		_, err := client.Who(t.Context(), "")
+		return err == nil
+	}, 10*time.Second, 10*time.Millisecond)
+	assert.EqualValues(t, 2, disc.watches.Load())
+}
+
+func TestHealthChecksOfGRPCCount(t *testing.T) {
+	cluster := lbtest.NewCluster()
+	cluster.Add(t, "inventory", "s1", "")
+	g1 := cluster.Add(t, "inventory", "g1", "v2")
+	g2 := cluster.Add(t, "inventory", "g2", "v2")
+	decisions := lbtest.NewDecisions()
+	client := lbtest.Dial(t, cluster, "inventory", append(decisions.Options(),
+		resolver.WithPolicy(subset.Policy{MinReady: 2}),
+		resolver.WithServiceConfig(`{"healthCheckConfig":{"serviceName":"inventory"}}`))...)
+	served := func(reason subset.Reason, id string) func() bool {
+		return func() bool {
+			got, err := client.Who(t.Context(), "version=v2")
+			all := decisions.Take()
+			return err == nil && all[len(all)-1].Reason == reason && (id == "" || got == id)
+		}
+	}
+	require.Eventually(t, served("", ""), 10*time.Second, time.Millisecond)
+	g1.SetSick(true)
+	require.Eventually(t, served(subset.Warming, "s1"), 10*time.Second, time.Millisecond, "connected and sick is not ready")
+	g2.SetSick(true)
+	require.Eventually(t, served(subset.Unhealthy, "s1"), 10*time.Second, time.Millisecond)
+	g1.SetSick(false)
+	g2.SetSick(false)
+	require.Eventually(t, served("", ""), 10*time.Second, time.Millisecond)
+	assert.Equal(t, 1, g1.Accepted())
 }
