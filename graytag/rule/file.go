@@ -156,26 +156,19 @@ func (w *fileWatch) look(ctx context.Context, now time.Time) (_ Document, _ erro
 // together though somebody writes them meanwhile.
 func (s *FileStore) read(ctx context.Context) ([]byte, heading, error) {
 	for range 10 {
-		before, err := s.readHeading()
-		if err != nil {
-			return nil, heading{}, err
-		}
+		before := s.readHeading()
 		data, err := readFile(s.path)
 		if err != nil {
 			return nil, heading{}, err
 		}
-		after, err := s.readHeading()
-		if err != nil {
-			return nil, heading{}, err
-		}
-		if before == after {
+		if after := s.readHeading(); before == after {
 			return data, after, nil
 		}
 		if err := ctx.Err(); err != nil {
 			return nil, heading{}, err
 		}
 	}
-	return nil, heading{}, fmt.Errorf("rule: file: %s changes faster than it can be read", s.path)
+	return nil, heading{}, errUnsteady
 }
 
 // readFile reads a document.
@@ -210,15 +203,11 @@ func (s *FileStore) Put(ctx context.Context, d Document, ifRevision uint64) (uin
 		return 0, fmt.Errorf("rule: put: %w", err)
 	}
 	defer unlock()
-	h, entries, err := s.load(ctx)
+	c, err := s.load(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("rule: put: %w", err)
 	}
-	current := uint64(0)
-	if len(entries) > 0 && entries[0].current {
-		current = entries[0].Revision
-	}
-	if current != ifRevision {
+	if current := c.revision(); current != ifRevision {
 		return 0, conflict(current, ifRevision)
 	}
 	if err := ctx.Err(); err != nil {
@@ -227,7 +216,7 @@ func (s *FileStore) Put(ctx context.Context, d Document, ifRevision uint64) (uin
 	if d.Time.IsZero() {
 		d.Time = time.Now()
 	}
-	revision, err := s.write(h, entries, d)
+	revision, err := s.write(&c, d)
 	if err != nil {
 		return 0, fmt.Errorf("rule: put: %w", err)
 	}
@@ -241,13 +230,13 @@ func (s *FileStore) Put(ctx context.Context, d Document, ifRevision uint64) (uin
 // History implements [Store]. The document that is in the file now comes first,
 // also where nobody has Put it.
 func (s *FileStore) History(ctx context.Context) ([]Document, error) {
-	_, entries, err := s.load(ctx)
+	c, err := s.load(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("rule: history: %w", err)
 	}
-	list := make([]Document, 0, len(entries))
-	for i := range entries {
-		d, err := entries[i].document()
+	list := make([]Document, 0, len(c.entries))
+	for i := range c.entries {
+		d, err := c.entries[i].document()
 		if err != nil {
 			return nil, fmt.Errorf("rule: history: %w", err)
 		}

@@ -83,8 +83,6 @@ type entry struct {
 	Reason   string    `json:"reason,omitempty"`
 	Time     time.Time `json:"time,omitzero"`
 	Gzip     []byte    `json:"gzip"` // of the content
-
-	current bool // it is what the file holds now
 }
 
 func newEntry(d *Document) (entry, error) {
@@ -113,70 +111,85 @@ func (e *entry) document() (Document, error) {
 
 func (s *FileStore) historyPath() string { return s.path + ".history" }
 
-// readHeading reads the first line of the history; zero where there is none.
-func (s *FileStore) readHeading() (h heading, err error) {
+// readHeading reads the first line of the history; zero where there is none
+// that can be read: rules are followed without it.
+func (s *FileStore) readHeading() (h heading) {
 	f, err := os.Open(s.historyPath())
-	if errors.Is(err, fs.ErrNotExist) {
-		return heading{}, nil
-	}
 	if err != nil {
-		return heading{}, fmt.Errorf("rule: file: %w", err)
+		return heading{}
 	}
 	defer f.Close()
-	line, err := bufio.NewReader(f).ReadBytes('\n')
-	if err == nil {
-		err = json.Unmarshal(line, &h)
+	line, err := bufio.NewReader(io.LimitReader(f, 1<<20)).ReadBytes('\n')
+	if err != nil || json.Unmarshal(line, &h) != nil {
+		return heading{}
 	}
-	if err != nil {
-		return heading{}, fmt.Errorf("rule: file: %s: %w", s.historyPath(), err)
-	}
-	return h, nil
+	return h
 }
 
-// load reads the history, puts it right where a Put broke off, and adds what
+// contents is what a FileStore holds.
+type contents struct {
+	heading heading
+	entries []entry // the newest first; what the file holds is the first where it exists
+	sum     string  // of what the file holds
+	exists  bool
+}
+
+// revision is that of the current document, 0 where there is none.
+func (c *contents) revision() uint64 {
+	if !c.exists {
+		return 0
+	}
+	return c.entries[0].Revision
+}
+
+// load reads everything, puts it right where a Put broke off, and adds what
 // the file holds where nobody Put it.
-func (s *FileStore) load(ctx context.Context) (heading, []entry, error) {
-	h, entries, err := s.readHistory()
+func (s *FileStore) load(ctx context.Context) (c contents, err error) {
+	var data []byte
+	for range 10 {
+		if c.heading, c.entries, err = s.readHistory(); err != nil {
+			return c, err
+		}
+		var h heading
+		data, h, err = s.read(ctx)
+		if c.exists = err == nil; !c.exists && !errors.Is(err, fs.ErrNotExist) {
+			return c, err
+		}
+		if !c.exists || h == c.heading {
+			err = nil
+			break
+		}
+		err = errUnsteady // written in between; a reader holds no lock
+	}
 	if err != nil {
-		return h, nil, err
+		return c, err
 	}
-	data, again, err := s.read(ctx)
-	gone := errors.Is(err, fs.ErrNotExist)
-	if err != nil && !gone {
-		return h, nil, err
+	h := &c.heading
+	if c.exists {
+		c.sum = sumOf(data)
 	}
-	for !gone && again != h { // somebody wrote in between, without a lock
-		if h, entries, err = s.readHistory(); err != nil {
-			return h, nil, err
-		}
-		if data, again, err = s.read(ctx); err != nil {
-			return h, nil, err
-		}
+	if h.latest(c.sum) != &h.Written && len(c.entries) > 0 && c.entries[0].Revision == h.Written.revision() {
+		c.entries = c.entries[1:] // was never in force
 	}
-	sum := ""
-	if !gone {
-		sum = sumOf(data)
-	}
-	if h.latest(sum) != &h.Written && len(entries) > 0 && entries[0].Revision == h.Written.revision() {
-		entries = entries[1:]
-	}
-	if gone {
-		return h, entries, nil
+	if !c.exists {
+		return c, nil
 	}
 	d := h.document(data)
-	if len(entries) == 0 || entries[0].Revision != d.Revision {
+	if len(c.entries) == 0 || c.entries[0].Revision != d.Revision {
 		if info, err := os.Stat(s.path); err == nil {
 			d.Time = info.ModTime()
 		}
 		e, err := newEntry(&d)
 		if err != nil {
-			return h, nil, err
+			return c, err
 		}
-		entries = slices.Insert(entries, 0, e)
+		c.entries = slices.Insert(c.entries, 0, e)
 	}
-	entries[0].current = true
-	return h, entries[:min(len(entries), HistoryLength)], nil
+	c.entries = c.entries[:min(len(c.entries), HistoryLength)]
+	return c, nil
 }
+
+var errUnsteady = errors.New("rule: file: it changes faster than it can be read")
 
 func (s *FileStore) readHistory() (h heading, entries []entry, err error) {
 	f, err := os.Open(s.historyPath())
@@ -205,22 +218,14 @@ func (s *FileStore) readHistory() (h heading, entries []entry, err error) {
 	return h, entries, nil
 }
 
-// write makes d the current document, after entries.
-func (s *FileStore) write(h heading, entries []entry, d Document) (uint64, error) {
-	sum := sumOf(d.Data)
-	before := h.Written
-	if len(entries) > 0 && entries[0].current {
-		// What the file holds, be it written by Put or not, under the count that
-		// its revision has.
-		current := h.Before
-		if entries[0].Revision>>editBits == h.Written.Count {
-			current = h.Written
-		}
-		before = current
-	}
+// write makes d the current document, after c.
+func (s *FileStore) write(c *contents, d Document) (uint64, error) {
 	next := heading{
-		Written: stamp{Count: h.Written.Count + 1, Sum: sum, Author: d.Author, Reason: d.Reason, Time: d.Time.Format(time.RFC3339Nano)},
-		Before:  before,
+		Written: stamp{
+			Count: c.heading.Written.Count + 1, Sum: sumOf(d.Data),
+			Author: d.Author, Reason: d.Reason, Time: d.Time.Format(time.RFC3339Nano),
+		},
+		Before:  *c.heading.latest(c.sum),
 		Pending: true,
 	}
 	d.Revision = next.Written.revision()
@@ -228,7 +233,7 @@ func (s *FileStore) write(h heading, entries []entry, d Document) (uint64, error
 	if err != nil {
 		return 0, err
 	}
-	entries = slices.Insert(entries, 0, e)
+	entries := slices.Insert(c.entries, 0, e)
 	entries = entries[:min(len(entries), HistoryLength)]
 
 	target, err := filepath.EvalSymlinks(s.path)

@@ -72,9 +72,15 @@ func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("rule: put: document of %d bytes, the store takes %d", e.Size, e.Limit)
 }
 
+// MaxNoteBytes bounds the Author and the Reason of a document together.
+const MaxNoteBytes = 8192
+
 func checkSize(d *Document) error {
-	if size := len(d.Data) + len(d.Author) + len(d.Reason); size > MaxBytes {
+	if size := len(d.Data); size > MaxBytes {
 		return &TooLargeError{Size: size, Limit: MaxBytes}
+	}
+	if size := len(d.Author) + len(d.Reason); size > MaxNoteBytes {
+		return fmt.Errorf("rule: put: author and reason of %d bytes, at most %d are allowed", size, MaxNoteBytes)
 	}
 	return nil
 }
