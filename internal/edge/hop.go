@@ -1,6 +1,9 @@
 package edge
 
 import (
+	"net"
+	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/graylane/graylane/graytag"
@@ -50,6 +53,21 @@ func (h *HopRules) Tag(tag graytag.Tag, headers Headers, f Fields) (_ graytag.Ta
 	q.tag = graytag.Tag{}
 	hops.Put(q)
 	return merge(tag, d.Tag)
+}
+
+// ServiceOf returns the service that a host, with or without a port, names where no
+// discovery says more: a name of one label, other than localhost; "" for none.
+func ServiceOf(host string) string {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	if strings.ContainsAny(host, ".:[]/,") || strings.EqualFold(host, "localhost") {
+		return ""
+	}
+	if _, err := strconv.ParseUint(host, 0, 64); err == nil {
+		return "" // an address in disguise
+	}
+	return host
 }
 
 func merge(tag, more graytag.Tag) (_ graytag.Tag, ok bool) {

@@ -1,7 +1,9 @@
 package edge
 
 import (
+	"fmt"
 	"net/netip"
+	"strings"
 
 	"github.com/graylane/graylane/graytag/rule"
 )
@@ -90,11 +92,14 @@ func (q *Request) header(name string) (string, bool) {
 	return values[0], true
 }
 
-// BuiltIn tells whether name is an attribute that nobody declares or replaces.
-func BuiltIn(name string) bool {
+// CheckAttr tells whether code may give the value of an attribute of this name.
+func CheckAttr(name string) error {
 	switch name {
 	case "ip", "host", "path", "method", "source":
-		return true
+		return fmt.Errorf("attribute %q is built in, want another", name)
 	}
-	return false
+	if name == "" || strings.ContainsAny(name, ": ") {
+		return fmt.Errorf("attribute %q, want the name of one that a rule set declares or has by default", name)
+	}
+	return nil
 }

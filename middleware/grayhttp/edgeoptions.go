@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/graylane/graylane/internal/edge"
@@ -105,11 +104,8 @@ func secure(r *http.Request, proxied bool) bool {
 
 func checkAttrs(attrs []attr) error {
 	for _, a := range attrs {
-		switch {
-		case a.name == "" || strings.ContainsAny(a.name, ": "):
-			return fmt.Errorf("grayhttp: WithAttr: attribute %q, want the name of one that a rule set declares or has by default", a.name)
-		case edge.BuiltIn(a.name):
-			return fmt.Errorf("grayhttp: WithAttr: attribute %q is built in, want another", a.name)
+		if err := edge.CheckAttr(a.name); err != nil {
+			return fmt.Errorf("grayhttp: WithAttr: %w", err)
 		}
 	}
 	return nil

@@ -4,12 +4,10 @@ import (
 	"context"
 	"net/http"
 	"net/url"
-	"strings"
 
 	"github.com/graylane/graylane/graytag"
 	"github.com/graylane/graylane/graytag/rule"
 	"github.com/graylane/graylane/internal/edge"
-	"github.com/graylane/graylane/propagation"
 )
 
 // WithRules has engine decide for requests whose tag asks for no version of the
@@ -59,11 +57,7 @@ func (t *Transport) service(u *url.URL) string {
 		}
 		return ""
 	}
-	host := u.Hostname()
-	if strings.ContainsAny(host, ".:") || strings.EqualFold(host, "localhost") || !propagation.InternalHost(host) {
-		return ""
-	}
-	return host
+	return edge.ServiceOf(u.Host)
 }
 
 func method(req *http.Request) string {
