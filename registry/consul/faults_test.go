@@ -285,6 +285,20 @@ func TestWatch_IsShared(t *testing.T) {
 	assert.Equal(t, "55000ms", f.seen()[1].query.Get("wait"))
 }
 
+// After a wait that brought nothing, what there is is read without waiting.
+func TestWatch_ReadsAfresh(t *testing.T) {
+	f := newFake(t, response{index: "7", body: list(entry("a", ""))})
+	r := watch(t, open(t, f.config(), consul.WithWaitTime(time.Second)), "order")
+	require.Eventually(t, func() bool { return len(f.seen()) >= 4 }, patience, time.Millisecond)
+	var indexes []string
+	for _, q := range f.seen()[:4] {
+		indexes = append(indexes, q.query.Get("index"))
+		assert.Equal(t, "_agent", q.query.Get("near"), "not from the streaming cache")
+	}
+	assert.Equal(t, []string{"", "7", "", "7"}, indexes)
+	assert.Len(t, r.sets(), 1)
+}
+
 // The client's own timeout must not cut blocking queries off, nor must the wait end
 // them with an error.
 func TestWatch_WaitsLongerThanTheClientsTimeout(t *testing.T) {
