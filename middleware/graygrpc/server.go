@@ -60,6 +60,10 @@ func newServer(opts []ServerOption) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
+	return serverOf(c)
+}
+
+func serverOf(c *config) (*server, error) {
 	for service, p := range c.policies {
 		if _, err := p.Compile(service); err != nil {
 			return nil, fmt.Errorf("graygrpc: service %q: %w", service, err)
@@ -90,18 +94,9 @@ func (s *serverStream) Context() context.Context { return s.ctx }
 
 // receive returns ctx with the tag of its request, and in scope.
 func (s *server) receive(ctx context.Context, method string) context.Context {
-	c := incomingPool.Get().(*incoming)
-	c.ctx = ctx
-	ctx = s.prop.Extract(ctx, c)
-	c.ctx = nil
-	incomingPool.Put(c)
-
+	ctx = s.extract(ctx)
 	tag := graytag.FromContext(ctx)
-	var a *Arrival
-	if s.self != nil && !exempts(s.exempt, method) {
-		a = s.self.classify(tag)
-		s.metrics.Request(ctx, a.Wanted, string(a.Outcome))
-	}
+	a := s.arrival(ctx, method, tag)
 	if tag.IsZero() {
 		return untagged(ctx, a)
 	}
@@ -109,4 +104,25 @@ func (s *server) receive(ctx context.Context, method string) context.Context {
 		ctx = context.WithValue(ctx, arrivalKey{}, a)
 	}
 	return ctx
+}
+
+// extract adds to ctx what its metadata holds.
+func (s *server) extract(ctx context.Context) context.Context {
+	c := incomingPool.Get().(*incoming)
+	c.ctx = ctx
+	ctx = s.prop.Extract(ctx, c)
+	c.ctx = nil
+	incomingPool.Put(c)
+	return ctx
+}
+
+// arrival says what it means that a call of method, which asks for tag, has
+// arrived, and counts it; nil where nobody knows.
+func (s *server) arrival(ctx context.Context, method string, tag graytag.Tag) *Arrival {
+	if s.self == nil || exempts(s.exempt, method) {
+		return nil
+	}
+	a := s.self.classify(tag)
+	s.metrics.Request(ctx, a.Wanted, string(a.Outcome))
+	return a
 }

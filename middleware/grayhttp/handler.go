@@ -3,7 +3,6 @@ package grayhttp
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 
 	"github.com/graylane/graylane/graytag"
@@ -37,16 +36,10 @@ func Middleware(opts ...HandlerOption) (func(next http.Handler) http.Handler, er
 	if err != nil {
 		return nil, err
 	}
-	for service, p := range c.policies {
-		if _, err := p.Compile(service); err != nil {
-			return nil, fmt.Errorf("grayhttp: policy for service %q: %w", service, err)
-		}
-	}
-	self, err := newSelf(c)
+	s, err := newServer(c)
 	if err != nil {
 		return nil, err
 	}
-	s := &server{prop: c.prop, metrics: c.metrics(), self: self, exempt: c.exempt}
 	return func(next http.Handler) http.Handler { return &handler{server: s, next: next} }, nil
 }
 
@@ -57,6 +50,17 @@ type server struct {
 	exempt  []string
 }
 
+func newServer(c *config) (*server, error) {
+	if err := c.checkPolicies(); err != nil {
+		return nil, err
+	}
+	self, err := newSelf(c)
+	if err != nil {
+		return nil, err
+	}
+	return &server{prop: c.prop, metrics: c.metrics(), self: self, exempt: c.exempt}, nil
+}
+
 type handler struct {
 	*server
 	next http.Handler
@@ -64,7 +68,11 @@ type handler struct {
 
 // ServeHTTP implements [http.Handler].
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	in := r.WithContext(h.receive(r))
+	pass(h.next, w, r, r.WithContext(h.receive(r)))
+}
+
+// pass hands in, which is made of r, to next.
+func pass(next http.Handler, w http.ResponseWriter, r, in *http.Request) {
 	// What is inside us leaves things on the request that what is outside looks
 	// for: net/http removes the files of a form, OTel names spans by the pattern.
 	defer func() {
@@ -73,18 +81,14 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			r.MultipartForm = in.MultipartForm
 		}
 	}()
-	h.next.ServeHTTP(w, in)
+	next.ServeHTTP(w, in)
 }
 
 // receive returns the context of r with its tag, and in scope.
 func (s *server) receive(r *http.Request) context.Context {
 	ctx := s.prop.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 	tag := graytag.FromContext(ctx)
-	var a *Arrival
-	if s.self != nil && !exempts(s.exempt, r.URL.Path) {
-		a = s.self.classify(tag)
-		s.metrics.Request(ctx, a.Wanted, string(a.Outcome))
-	}
+	a := s.arrival(ctx, r, tag)
 	if tag.IsZero() {
 		return untagged(ctx, a)
 	}
@@ -92,4 +96,15 @@ func (s *server) receive(r *http.Request) context.Context {
 		return ctx
 	}
 	return context.WithValue(ctx, arrivalKey{}, a)
+}
+
+// arrival says what it means that r, which asks for tag, has arrived, and counts
+// it; nil where nobody knows.
+func (s *server) arrival(ctx context.Context, r *http.Request, tag graytag.Tag) *Arrival {
+	if s.self == nil || exempts(s.exempt, r.URL.Path) {
+		return nil
+	}
+	a := s.self.classify(tag)
+	s.metrics.Request(ctx, a.Wanted, string(a.Outcome))
+	return a
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/graylane/graylane/balancer/httplb"
 	"github.com/graylane/graylane/graytag"
+	"github.com/graylane/graylane/internal/edge"
 	"github.com/graylane/graylane/internal/telemetry"
 	"github.com/graylane/graylane/propagation"
 )
@@ -28,7 +29,8 @@ type Transport struct {
 	metrics    *telemetry.Metrics
 	exempt     []string
 	defaultTag graytag.Tag
-	owned      io.Closer // nil where the base is the caller's
+	rules      *edge.HopRules // nil: none
+	owned      io.Closer      // nil where the base is the caller's
 }
 
 var _ http.RoundTripper = (*Transport)(nil)
@@ -64,6 +66,7 @@ func newTransport(base http.RoundTripper, c *config) *Transport {
 		metrics:    c.metrics(),
 		exempt:     c.exempt,
 		defaultTag: c.defaultTag,
+		rules:      c.rules,
 	}
 	for i, f := range t.fields {
 		t.fields[i] = http.CanonicalHeaderKey(f)
@@ -87,28 +90,35 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	ctx := req.Context()
 	present := t.present(req.Header)
-	adopted := false
 	tag := graytag.FromContext(ctx)
-	if tag.IsZero() && !graytag.InScope(ctx) {
-		tag = t.adopt(req, present)
-		switch {
-		case !tag.IsZero():
-			ctx, adopted = graytag.NewContext(ctx, tag), true
-		case present && t.unreadable(req.Header):
-			// What nobody can read is no tag, and must not fail the request.
-			header := copyHeader(req.Header)
-			t.prop.Remove(propagation.HeaderCarrier(header))
-			return t.send(req, header)
-		default:
-			return t.base.RoundTrip(req)
+	scope := !tag.IsZero() || graytag.InScope(ctx)
+	changed := false // the context
+	if !scope {
+		if tag = t.adopt(req, present); !tag.IsZero() {
+			ctx, changed = graytag.NewContext(ctx, tag), true
 		}
+	}
+	if t.rules != nil {
+		var ok bool
+		ctx, tag, ok = t.decide(ctx, req, tag)
+		changed = changed || ok
+	}
+	switch {
+	case scope || changed:
+	case present && t.unreadable(req.Header):
+		// What nobody can read is no tag, and must not fail the request.
+		header := copyHeader(req.Header)
+		t.prop.Remove(propagation.HeaderCarrier(header))
+		return t.send(req, header)
+	default:
+		return t.base.RoundTrip(req)
 	}
 	if tag.IsZero() && !present && baggage.FromContext(ctx).Len() == 0 {
 		return t.base.RoundTrip(req)
 	}
 	header := copyHeader(req.Header)
 	t.prop.Inject(ctx, propagation.HeaderCarrier(header))
-	if adopted {
+	if changed {
 		return t.sendContext(req, ctx, header)
 	}
 	return t.send(req, header)
