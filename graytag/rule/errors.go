@@ -1,0 +1,161 @@
+package rule
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Error is one fault of a rule set. [Parse] and [NewEngine] report all faults
+// at once; take them apart with [Faults] or errors.As.
+type Error struct {
+	// Path says where, as in rules[3].match[0].op; it is "" for the document as
+	// a whole.
+	Path string
+	// Reason says what is wrong and what was expected.
+	Reason string
+}
+
+func (e *Error) Error() string { return "rule: " + e.text() }
+
+func (e *Error) text() string {
+	if e.Path == "" {
+		return e.Reason
+	}
+	return e.Path + ": " + e.Reason
+}
+
+// Faults returns every [*Error] that err holds, in the order of the document;
+// nil where there is none.
+func Faults(err error) []*Error {
+	if bad := (*invalidError)(nil); errors.As(err, &bad) {
+		return slices.Clone(bad.faults)
+	}
+	if one := (*Error)(nil); errors.As(err, &one) {
+		return []*Error{one}
+	}
+	return nil
+}
+
+// invalidError is a rule set with its faults, one at least.
+type invalidError struct{ faults []*Error }
+
+// shownFaults bounds the text of an error, and so a line of a log; the faults
+// themselves are all there.
+const shownFaults = 20
+
+func (e *invalidError) Error() string {
+	var b strings.Builder
+	b.WriteString("rule: ")
+	for i, fault := range e.faults {
+		if i == shownFaults {
+			fmt.Fprintf(&b, "; and %d more", len(e.faults)-i)
+			break
+		}
+		if i > 0 {
+			b.WriteString("; ")
+		}
+		b.WriteString(fault.text())
+	}
+	return b.String()
+}
+
+func (e *invalidError) Unwrap() []error {
+	all := make([]error, len(e.faults))
+	for i, fault := range e.faults {
+		all[i] = fault
+	}
+	return all
+}
+
+// faults gathers what is wrong with a document. The first fault at a path
+// counts, and none below it: what follows from a fault is no news.
+type faults struct {
+	list []*Error
+	// paths holds the paths that are done with, and whether all below is, too.
+	paths map[string]bool
+}
+
+func (f *faults) add(path, reason string) {
+	if !f.done(path) {
+		f.mute(path)
+		f.list = append(f.list, &Error{Path: path, Reason: reason})
+	}
+}
+
+// addOnly is add for a fault that says nothing about what is below path.
+func (f *faults) addOnly(path, reason string) {
+	if !f.done(path) {
+		f.mute(path)
+		f.paths[path] = false
+		f.list = append(f.list, &Error{Path: path, Reason: reason})
+	}
+}
+
+func (f *faults) done(path string) bool {
+	if _, at := f.paths[path]; at {
+		return true
+	}
+	for p := path; ; {
+		i := strings.LastIndexAny(p, ".[")
+		if i < 0 {
+			return false
+		}
+		if p = p[:i]; f.paths[p] {
+			return true
+		}
+	}
+}
+
+func (f *faults) addf(path, format string, args ...any) {
+	f.add(path, fmt.Sprintf(format, args...))
+}
+
+// mute keeps faults at path and below from being reported.
+func (f *faults) mute(path string) {
+	if f.paths == nil {
+		f.paths = map[string]bool{}
+	}
+	f.paths[path] = true
+}
+
+// err returns what was gathered in the order of the document.
+func (f *faults) err() error {
+	if len(f.list) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(f.list, func(a, b *Error) int { return comparePaths(a.Path, b.Path) })
+	return &invalidError{f.list}
+}
+
+// comparePaths compares as strings do, but numbers by their value.
+func comparePaths(a, b string) int {
+	for a != "" && b != "" {
+		na, nb := leadingDigits(a), leadingDigits(b)
+		if na > 0 && nb > 0 {
+			x, _ := strconv.Atoi(a[:na])
+			y, _ := strconv.Atoi(b[:nb])
+			if c := cmp.Compare(x, y); c != 0 {
+				return c
+			}
+			a, b = a[na:], b[nb:]
+			continue
+		}
+		if c := cmp.Compare(a[0], b[0]); c != 0 {
+			return c
+		}
+		a, b = a[1:], b[1:]
+	}
+	return cmp.Compare(len(a), len(b))
+}
+
+func leadingDigits(s string) int {
+	n := 0
+	for n < len(s) && n < 9 && s[n] >= '0' && s[n] <= '9' {
+		n++
+	}
+	return n
+}
