@@ -10,7 +10,7 @@ import "github.com/cespare/xxhash/v2"
 // The format is fixed: services in other languages may compute it for
 // themselves. It does not allocate.
 func Bucket(salt, key string) int {
-	var buf [256]byte
+	var buf [64]byte // enough for most; to clear more costs more than to hash
 	n := len(salt) + 1 + len(key)
 	if n > len(buf) {
 		return longBucket(salt, key)

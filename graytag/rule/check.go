@@ -101,7 +101,7 @@ func (s *Set) checkRule(i int, f *faults) {
 		return fmt.Sprintf("rules[%d].%s", i, fmt.Sprintf(rest, args...))
 	}
 	if r.ID == "" {
-		f.add(path("id"), "an id is required")
+		f.addMissing(path("id"), "an id is required")
 	} else if reason := checkID(r.ID); reason != "" {
 		f.add(path("id"), reason)
 	}
@@ -116,7 +116,7 @@ func (s *Set) checkRule(i int, f *faults) {
 	case err != nil:
 		f.add(path("tag"), tagReason(err))
 	case tag.IsZero():
-		f.add(path("tag"), "a tag is required; version=stable sends to stable")
+		f.addMissing(path("tag"), "a tag is required; version=stable sends to stable")
 	}
 	if len(r.Services) > MaxServices {
 		f.addOnly(path("services"), fmt.Sprintf("more than %d elements", MaxServices))
@@ -171,20 +171,22 @@ func (s *Set) routingKey() string {
 }
 
 func (s *Set) checkCondition(c *Condition, path func(string, ...any) string, f *faults) {
-	if reason := s.checkRef(c.Attr); reason != "" {
+	if c.Attr == "" {
+		f.addMissing(path("attr"), "an attribute is required")
+	} else if reason := s.checkRef(c.Attr); reason != "" {
 		f.add(path("attr"), reason)
 	}
+	if c.Op == "" {
+		f.addMissing(path("op"), "an operator is required")
+		return
+	}
 	if !slices.Contains(ops, c.Op) {
-		reason := "an operator is required"
-		if c.Op != "" {
-			reason = "no such operator: " + shorten(string(c.Op))
-		}
-		f.add(path("op"), reason)
+		f.add(path("op"), "no such operator: "+shorten(string(c.Op)))
 		return
 	}
 	if c.Op == OpMod {
 		if c.Mod <= 0 || c.Mod > maxMod {
-			f.addf(path("mod"), "must be between 1 and %d", int64(maxMod))
+			f.addMissing(path("mod"), fmt.Sprintf("must be between 1 and %d", int64(maxMod)))
 		}
 		if c.Below < 0 || c.Below > maxMod {
 			f.addf(path("below"), "must be between 0 and %d", int64(maxMod))
@@ -205,7 +207,7 @@ func (s *Set) checkCondition(c *Condition, path func(string, ...any) string, f *
 		return
 	}
 	if len(c.Values) == 0 {
-		f.addf(path("values"), "the operator %s needs one at least", c.Op)
+		f.addMissing(path("values"), fmt.Sprintf("the operator %s needs one at least", c.Op))
 	}
 	for k, v := range c.Values {
 		if reason := checkValue(c.Op, v); reason != "" {

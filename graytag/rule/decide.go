@@ -237,19 +237,19 @@ func (p *program) decide(r *Request) (d Decision) {
 	}
 
 	var heads [fewLists]head
-	c := candidates{heads[:0]}
-	c.add(p.always)
+	c := candidates(heads[:0]).add(p.always)
 	for i := range p.index {
 		if value, ok := v.value(p.index[i].slot); ok {
-			c.collect(&p.index[i], value)
+			c = c.collect(&p.index[i], value)
 		}
 	}
 	c.order()
 	var few [fewMatches]int32
 	matched := few[:0]
 	global := false
-	for last := int32(-1); len(c.heads) > 0; {
-		rank := c.next()
+	for last := int32(-1); len(c) > 0; {
+		var rank int32
+		rank, c = c.next()
 		if rank == last {
 			continue
 		}

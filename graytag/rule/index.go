@@ -170,8 +170,9 @@ func (x *slotIndex) post(m map[string]posting, v string, rank int32) {
 }
 
 // candidates are the rules that may match, in several ascending lists which are
-// read together as one, through a heap.
-type candidates struct{ heads []head }
+// read together as one, through a heap. It is handed on by value, so that it can
+// live on the stack.
+type candidates []head
 
 // head is a list: its next rank, and those after it.
 type head struct {
@@ -179,74 +180,76 @@ type head struct {
 	rest []int32
 }
 
-func (c *candidates) add(list []int32) {
-	if len(list) > 0 {
-		c.heads = append(c.heads, head{list[0], list[1:]})
+func (c candidates) add(list []int32) candidates {
+	if len(list) == 0 {
+		return c
 	}
+	return append(c, head{list[0], list[1:]})
 }
 
-func (c *candidates) find(x *slotIndex, m map[string]posting, v string) {
-	switch at, ok := m[v]; {
-	case !ok:
-	case at < 0:
-		c.add(x.lists[^at])
-	default:
-		c.heads = append(c.heads, head{rank: int32(at)})
+func (c candidates) find(x *slotIndex, m map[string]posting, v string) candidates {
+	at, ok := m[v]
+	if !ok {
+		return c
 	}
+	if at < 0 {
+		return c.add(x.lists[^at])
+	}
+	return append(c, head{rank: int32(at)})
 }
 
 // collect adds what hangs on the value of the attribute.
-func (c *candidates) collect(x *slotIndex, v string) {
+func (c candidates) collect(x *slotIndex, v string) candidates {
 	if x.exact != nil {
-		c.find(x, x.exact, v)
+		c = c.find(x, x.exact, v)
 	}
 	for i := range x.prefixes {
 		if l := &x.prefixes[i]; l.length <= len(v) {
-			c.find(x, l.affix, v[:l.length])
+			c = c.find(x, l.affix, v[:l.length])
 		}
 	}
 	for i := range x.suffixes {
 		if l := &x.suffixes[i]; l.length <= len(v) {
-			c.find(x, l.affix, v[len(v)-l.length:])
+			c = c.find(x, l.affix, v[len(v)-l.length:])
 		}
 	}
-	c.add(x.present)
+	return c.add(x.present)
 }
 
 // order makes the lists ready for next.
-func (c *candidates) order() {
-	for i := len(c.heads)/2 - 1; i >= 0; i-- {
+func (c candidates) order() {
+	for i := len(c)/2 - 1; i >= 0; i-- {
 		c.sink(i)
 	}
 }
 
 // next takes the lowest rank; there must be one. A rule may come twice in a row.
-func (c *candidates) next() int32 {
-	top := &c.heads[0]
+func (c candidates) next() (int32, candidates) {
+	top := &c[0]
 	rank := top.rank
 	if len(top.rest) > 0 {
 		top.rank, top.rest = top.rest[0], top.rest[1:]
 	} else {
-		last := len(c.heads) - 1
-		c.heads[0] = c.heads[last]
-		c.heads = c.heads[:last]
+		last := len(c) - 1
+		c[0] = c[last]
+		c = c[:last]
 	}
 	c.sink(0)
-	return rank
+	return rank, c
 }
 
-func (c *candidates) sink(i int) {
+func (c candidates) sink(i int) {
 	for {
 		least := i
-		for child := 2*i + 1; child <= 2*i+2 && child < len(c.heads); child++ {
-			if c.heads[child].rank < c.heads[least].rank {
+		for child := 2*i + 1; child <= 2*i+2 && child < len(c); child++ {
+			if c[child].rank < c[least].rank {
 				least = child
 			}
 		}
 		if least == i {
 			return
 		}
-		c.heads[i], c.heads[least] = c.heads[least], c.heads[i]
+		c[i], c[least] = c[least], c[i]
 		i = least
 	}
 }
