@@ -42,7 +42,7 @@ func BenchmarkPick(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/n=%d", c.name, n), func(b *testing.B) {
 				ch := newChannel(b, c.policy, "{}", endpoints(n, fiveVersions...))
 				info := balancer.PickInfo{FullMethodName: "/inventory.Inventory/Get", Ctx: scope(c.tag)}
-				picker := ch.picker
+				picker := ch.picker()
 				if _, err := picker.Pick(info); err != nil {
 					b.Fatal(err)
 				}
@@ -66,9 +66,10 @@ func TestPickDoesNotAllocate(t *testing.T) {
 		for _, n := range []int{10, 1000} {
 			ch := newChannel(t, c.policy, "{}", endpoints(n, fiveVersions...))
 			info := balancer.PickInfo{Ctx: scope(c.tag)}
-			_, err := ch.picker.Pick(info)
+			picker := ch.picker()
+			_, err := picker.Pick(info)
 			require.NoError(t, err)
-			assert.Zero(t, testing.AllocsPerRun(100, func() { _, _ = ch.picker.Pick(info) }), "%s n=%d", c.name, n)
+			assert.Zero(t, testing.AllocsPerRun(100, func() { _, _ = picker.Pick(info) }), "%s n=%d", c.name, n)
 		}
 	}
 }
@@ -82,8 +83,8 @@ func BenchmarkStartup(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				ch := newChannel(b, policy, "{}", all)
-				if len(ch.created) != 1000 || ch.updates < 1000 {
-					b.Fatalf("%d connections, %d pickers", len(ch.created), ch.updates)
+				if len(ch.created) != 1000 || ch.seen() < 1000 {
+					b.Fatalf("%d connections, %d pickers", len(ch.created), ch.seen())
 				}
 			}
 		})

@@ -32,5 +32,9 @@ func (builder) Build(cc balancer.ClientConn, opts balancer.BuildOptions) balance
 }
 
 func (builder) ParseConfig(js json.RawMessage) (serviceconfig.LoadBalancingConfig, error) {
-	return parseConfig(js)
+	c, err := parseConfig(js)
+	if err != nil {
+		return nil, err // not a nil *config in an interface
+	}
+	return c, nil
 }

@@ -241,6 +241,30 @@ func TestC7_VersionsCompareExactly(t *testing.T) {
 	}
 }
 
+func TestWaitForReadyWaitsForInstancesThatAreDown(t *testing.T) {
+	t.Parallel()
+	cluster, _, g1, _ := order(t)
+	g1.Stop()
+	client := lbtest.Dial(t, cluster, "order", strict())
+	require.Eventually(t, func() bool {
+		_, err := client.Who(t.Context(), tag)
+		return status.Code(err) == codes.Unavailable
+	}, 10*time.Second, time.Millisecond, "others fail")
+	_, err := client.Who(t.Context(), tag)
+	assert.ErrorContains(t, err, "unhealthy")
+	assert.ErrorContains(t, err, "connection refused", "the last cause is told")
+
+	done := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		_, err := client.Who(ctx, tag, grpc.WaitForReady(true))
+		done <- err
+	}()
+	g1.Restart(t)
+	assert.NoError(t, <-done)
+}
+
 func TestServerRestart(t *testing.T) {
 	t.Parallel()
 	cluster, _, g1, _ := order(t)

@@ -208,6 +208,7 @@ func (c *child) NewSubConn(addrs []resolver.Address, opts balancer.NewSubConnOpt
 			if listener != nil {
 				listener(s)
 			} else {
+				//lint:ignore SA1019 what gRPC does for policies that give no listener
 				c.policy.UpdateSubConnState(sc, s)
 			}
 		}
@@ -226,6 +227,7 @@ func (c *child) NewSubConn(addrs []resolver.Address, opts balancer.NewSubConnOpt
 	if gone {
 		return nil, fmt.Errorf("balancer: version %q is closed: no new connections", c.version)
 	}
+	//lint:ignore SA1019 its lists of addresses are on the way out, the method is not
 	sc, err := c.ClientConn.NewSubConn(addrs, opts)
 	if err != nil {
 		return nil, err

@@ -12,13 +12,12 @@ import (
 	"github.com/graylane/graylane/registry"
 )
 
-// pushed is a discovery that yields what it is told to, equal sets and errors
-// too, one by one: what a registry of somebody else's may do.
+// pushed is a discovery that yields what it is told to, equal sets too, one by
+// one: what a registry of somebody else's may do.
 type pushed struct {
 	mu      sync.Mutex
 	updates []update
 	changed chan struct{}
-	watches int
 	yielded int // updates that a watch has begun to yield
 }
 
@@ -34,7 +33,6 @@ func instance(id, addr string, metadata map[string]string) registry.Instance {
 }
 
 func (p *pushed) set(set ...registry.Instance) { p.add(update{set: set}) }
-func (p *pushed) fail(err error)               { p.add(update{err: err}) }
 
 func (p *pushed) add(u update) {
 	p.mu.Lock()
@@ -69,9 +67,6 @@ func (p *pushed) wait(t *testing.T) {
 // Watch implements registry.Discovery.
 func (p *pushed) Watch(ctx context.Context, _ string) iter.Seq2[[]registry.Instance, error] {
 	return func(yield func([]registry.Instance, error) bool) {
-		p.mu.Lock()
-		p.watches++
-		p.mu.Unlock()
 		for next := 0; ; {
 			p.mu.Lock()
 			updates, changed := p.updates, p.changed

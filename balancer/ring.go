@@ -28,19 +28,22 @@ func newRing(s balancer.State) *ring {
 	if s.ConnectivityState != connectivity.Ready {
 		return nil
 	}
-	r := &ring{}
+	var instances []balancer.Picker
 	for _, e := range endpointsharding.ChildStatesFromPicker(s.Picker) {
 		if e.State.ConnectivityState == connectivity.Ready {
-			r.instances = append(r.instances, e.State.Picker)
+			instances = append(instances, e.State.Picker)
 		}
 	}
-	n := len(r.instances)
-	if n == 0 {
+	if len(instances) == 0 {
 		return nil
 	}
-	r.inverse = ^uint64(0)/uint64(n) + 1
+	r := ringOf(instances)
 	r.next.Store(rand.Uint32())
 	return r
+}
+
+func ringOf(instances []balancer.Picker) *ring {
+	return &ring{instances: instances, inverse: ^uint64(0)/uint64(len(instances)) + 1}
 }
 
 // at returns instance n modulo their number, by two multiplications in place

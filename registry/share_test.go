@@ -203,8 +203,12 @@ func TestShare_Errors(t *testing.T) {
 	u := newUpstream()
 	d := registry.Share(u)
 	events, _ := begin(t, u, d, "s")
+	seen := func(n int) { // else the next one may come instead of it
+		t.Helper()
+		require.Eventually(t, func() bool { return len(events()) == n }, patience, time.Millisecond)
+	}
 	u.send("s", yielded{err: errors.New("one")})
-	require.Eventually(t, func() bool { return len(events()) == 1 }, patience, time.Millisecond)
+	seen(1)
 
 	// No set yet: who joins gets the last error.
 	next, _ := pull(t, d, "s")
@@ -213,9 +217,11 @@ func TestShare_Errors(t *testing.T) {
 	assert.EqualError(t, err, "one")
 
 	u.send("s", yielded{set: set("v1")})
+	seen(2)
 	got, err, _ = next()
 	assert.Equal(t, "v1", show(got, err))
 	u.send("s", yielded{err: errors.New("two")})
+	seen(3)
 	got, err, _ = next()
 	assert.Nil(t, got)
 	assert.EqualError(t, err, "two")
@@ -228,7 +234,7 @@ func TestShare_Errors(t *testing.T) {
 	_, err, _ = late()
 	assert.EqualError(t, err, "three")
 
-	require.Eventually(t, func() bool { return len(events()) == 4 }, patience, time.Millisecond)
+	seen(4)
 	assert.Equal(t, []string{"error one", "v1", "error two", "error three"}, events())
 }
 

@@ -1,8 +1,8 @@
 package subset
 
 // index finds the choice for a version: what a map does, at a third of its
-// cost, which is most of what a pick costs. It is a hash table with open
-// addressing, a quarter full. Its hash looks at four bytes, so that the number
+// cost, which is most of what a pick costs; Table.Choose walks it. It is a hash
+// table with open addressing, a quarter full. Its hash looks at four bytes, so that the number
 // of steps does not depend on what a caller sends but on how alike the
 // registered versions are: at worst it is their number.
 type index struct {
@@ -39,13 +39,4 @@ func (x *index) start(version string) int {
 	n := len(version)
 	h := uint32(version[n-1]) | uint32(version[n>>1])<<8 | uint32(version[n>>2])<<16 | uint32(n)<<24
 	return int(h*0x9e3779b1>>12) & (len(x.slots) - 1)
-}
-
-func (x *index) find(version string) *Choice {
-	for i := x.start(version); ; i++ {
-		s := &x.slots[i&(len(x.slots)-1)]
-		if s.choice == nil || s.version == version {
-			return s.choice
-		}
-	}
 }

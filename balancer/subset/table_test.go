@@ -2,6 +2,7 @@ package subset_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"slices"
 	"testing"
@@ -171,6 +172,37 @@ func TestWaiting(t *testing.T) {
 			c.want.Index = got.Index
 			assert.Equal(t, c.want, *got)
 		})
+	}
+}
+
+// Versions that look alike where the index looks are told apart all the same.
+func TestChooseAmongVersionsThatLookAlike(t *testing.T) {
+	var subsets []subset.Subset
+	for i := range 300 {
+		subsets = append(subsets, subset.Subset{Version: fmt.Sprintf("release-aa%03daaaaaaa-end", i), Registered: 1, Ready: 1})
+	}
+	for _, v := range []string{"a", "b", "ab", "ba", "äö", "v2.1.0", "v2.1.1", "v2.10.1"} {
+		subsets = append(subsets, subset.Subset{Version: v, Registered: 1, Ready: 1})
+	}
+	tab := table(t, subset.Policy{Strict: true, Stable: []string{"blue", "base"}}, subsets...)
+	for i, s := range subsets {
+		tag, err := graytag.New(map[string]string{"version": s.Version})
+		require.NoError(t, err)
+		choice, wanted := tab.Choose(tag)
+		require.Equal(t, []int{i}, choice.Subsets, s.Version)
+		require.Equal(t, s.Version, wanted)
+		require.Same(t, choice, tab.Choices()[choice.Index])
+
+		tag, err = graytag.New(map[string]string{"version": s.Version + "x"})
+		require.NoError(t, err)
+		choice, wanted = tab.Choose(tag)
+		require.Equal(t, subset.Unavailable, choice.Outcome)
+		require.Equal(t, s.Version+"x", wanted)
+	}
+	for _, stable := range []string{"", "version=blue", "version=base"} {
+		choice, wanted := tab.Choose(graytag.MustParse(stable))
+		require.Same(t, tab.Stable(), choice)
+		require.Empty(t, wanted)
 	}
 }
 

@@ -393,7 +393,9 @@ func TestOutage_CriticalIsDoubted(t *testing.T) {
 			return assert.ObjectsAreEqual(want, got)
 		}
 	}
-	f.crash(response{index: "11", body: list(with("a", "critical"), maintenance, with("c", "critical"))})
+	f.set(response{drop: true})
+	require.Eventually(t, func() bool { return len(r.errs()) > 0 }, patience, time.Millisecond)
+	f.set(response{index: "11", body: list(with("a", "critical"), maintenance, with("c", "critical"))})
 	r.until(patience, statuses(registry.StatusPassing, registry.StatusMaintenance, registry.StatusCritical, registry.StatusPassing))
 	f.set(response{index: "12", body: list(with("a", "passing"), with("b", "passing"))})
 	r.until(patience, statuses(registry.StatusPassing, registry.StatusPassing, registry.StatusPassing))

@@ -89,16 +89,20 @@ func (r *reader) errs() []error {
 // until waits until the last set that was yielded satisfies ok, and returns it.
 func (r *reader) until(within time.Duration, ok func([]registry.Instance) bool) []registry.Instance {
 	r.t.Helper()
-	var last []registry.Instance
-	require.Eventually(r.t, func() bool {
-		sets := r.sets()
-		if len(sets) == 0 {
-			return false
+	deadline := time.NewTimer(within)
+	defer deadline.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if sets := r.sets(); len(sets) > 0 && ok(sets[len(sets)-1]) {
+			return sets[len(sets)-1]
 		}
-		last = sets[len(sets)-1]
-		return ok(last)
-	}, within, 5*time.Millisecond, "last set: %v", &last)
-	return last
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			require.FailNow(r.t, "not the set that was waited for", "within %v: %v", within, r.all())
+		}
+	}
 }
 
 // untilIDs waits for a set of exactly these instances.
@@ -159,6 +163,7 @@ type response struct {
 	filtered bool
 	body     any  // marshalled, or a string as it is
 	once     bool // never block
+	drop     bool // cut the connection off instead
 }
 
 type request struct {
@@ -191,14 +196,6 @@ func (f *fake) set(r response) {
 	f.changed = make(chan struct{})
 }
 
-// crash cuts all connections off; the next query gets r.
-func (f *fake) crash(r response) {
-	f.mu.Lock()
-	f.answer = r
-	f.mu.Unlock()
-	f.CloseClientConnections()
-}
-
 func (f *fake) seen() []request {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -227,6 +224,9 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		case <-r.Context().Done():
 			return
 		}
+	}
+	if a.drop {
+		panic(http.ErrAbortHandler)
 	}
 	if a.index != "" {
 		w.Header().Set("X-Consul-Index", a.index)

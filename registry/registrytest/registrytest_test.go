@@ -163,6 +163,59 @@ type staying struct{ registry.Registration }
 
 func (staying) Deregister(context.Context) error { return nil }
 
+// queue yields every set there ever was, however slow the reader is.
+type queue struct {
+	inner registry.Discovery
+
+	mu      sync.Mutex
+	sets    [][]registry.Instance
+	changed chan struct{}
+}
+
+func (q *queue) note(service string) {
+	for set := range q.inner.Watch(context.Background(), service) {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.sets = append(q.sets, set)
+		close(q.changed)
+		q.changed = make(chan struct{})
+		return
+	}
+}
+
+func (q *queue) watch(ctx context.Context, _ string) iter.Seq2[[]registry.Instance, error] {
+	return func(yield func([]registry.Instance, error) bool) {
+		for n := 0; ctx.Err() == nil; {
+			q.mu.Lock()
+			sets, changed := q.sets, q.changed
+			q.mu.Unlock()
+			if n < len(sets) {
+				n++
+				if !yield(sets[n-1], nil) {
+					return
+				}
+				continue
+			}
+			select {
+			case <-ctx.Done():
+			case <-changed:
+			}
+		}
+	}
+}
+
+type queued struct {
+	registry.Registration
+	q       *queue
+	service string
+}
+
+func (g queued) Update(ctx context.Context, m map[string]string) error {
+	err := g.Registration.Update(ctx, m)
+	g.q.note(g.service)
+	return err
+}
+
 func TestSound(t *testing.T) {
 	assert.Empty(t, failing(func() Registry { return memory.New() }))
 }
@@ -226,21 +279,12 @@ func TestFaultsAreFound(t *testing.T) {
 			}
 		}, "Watch/only_its_service"},
 		"queues every change": {func(b *broken) {
-			b.watch = func(ctx context.Context, service string) iter.Seq2[[]registry.Instance, error] {
-				return func(yield func([]registry.Instance, error) bool) {
-					queue := make(chan []registry.Instance, 1000)
-					go func() {
-						defer close(queue)
-						for set := range b.Registry.Watch(ctx, service) {
-							queue <- set
-						}
-					}()
-					for set := range queue {
-						if !yield(set, nil) {
-							return
-						}
-					}
-				}
+			q := &queue{inner: b.Registry, changed: make(chan struct{})}
+			b.watch = q.watch
+			b.register = func(ctx context.Context, i registry.Instance) (registry.Registration, error) {
+				g, err := b.Registry.Register(ctx, i)
+				q.note(i.Service)
+				return queued{g, q, i.Service}, err
 			}
 		}, "Watch/conflated_for_slow_readers"},
 		"changes a snapshot": {func(b *broken) {

@@ -30,8 +30,10 @@ type Server struct {
 	accepted atomic.Int64
 	served   atomic.Int64
 
-	mu   sync.Mutex
-	grpc *grpc.Server
+	mu      sync.Mutex
+	grpc    *grpc.Server
+	sick    bool
+	changed chan struct{} // closed with every change of sick
 }
 
 // Start runs an instance until the test ends.
@@ -43,7 +45,7 @@ func StartAfter(tb testing.TB, id string, delay time.Duration) *Server {
 	tb.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(tb, err)
-	s := &Server{ID: id, Addr: lis.Addr().String()}
+	s := &Server{ID: id, Addr: lis.Addr().String(), changed: make(chan struct{})}
 	s.serve(tb, lis, delay)
 	tb.Cleanup(s.Stop)
 	return s
@@ -98,6 +100,37 @@ func (s *Server) Check(ctx context.Context, _ *grpc_health_v1.HealthCheckRequest
 		return nil, err
 	}
 	return &grpc_health_v1.HealthCheckResponse{Status: grpc_health_v1.HealthCheckResponse_SERVING}, nil
+}
+
+// SetSick makes the instance answer health watches with NOT_SERVING, or with
+// SERVING again. It answers RPCs all the same.
+func (s *Server) SetSick(sick bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sick = sick
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// Watch implements grpc_health_v1.HealthServer.
+func (s *Server) Watch(_ *grpc_health_v1.HealthCheckRequest, stream grpc.ServerStreamingServer[grpc_health_v1.HealthCheckResponse]) error {
+	for {
+		s.mu.Lock()
+		sick, changed := s.sick, s.changed
+		s.mu.Unlock()
+		state := grpc_health_v1.HealthCheckResponse_SERVING
+		if sick {
+			state = grpc_health_v1.HealthCheckResponse_NOT_SERVING
+		}
+		if err := stream.Send(&grpc_health_v1.HealthCheckResponse{Status: state}); err != nil {
+			return err
+		}
+		select {
+		case <-stream.Context().Done():
+			return stream.Context().Err()
+		case <-changed:
+		}
+	}
 }
 
 type countingListener struct {
