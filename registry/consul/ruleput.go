@@ -28,11 +28,13 @@ const (
 // the history, and takes out what the history has no room for. A ctx without a
 // deadline is given 10 s.
 //
-// A document fits where a transaction with it has no more than 512 KiB, which is
-// Consul's default for limits.txn_max_req_len: some 390,000 bytes of JSON, or of
-// what gzip makes of it from 64 KiB on. Others are a [*rule.TooLargeError]. Where
-// the transaction has no room for a second copy, that one is written before it,
-// and counts for nothing until the transaction has told of it.
+// Consul takes 512 KiB as one transaction, with the values in base64: documents
+// fit that have no more than some 390,000 bytes, after gzip where they are 64 KiB
+// or more. That is 100,000 numbers of seven digits, in order, and 10,000 rules.
+// Others are a [*rule.TooLargeError], and nothing is written; where the servers are
+// configured for more, say so with [WithMaxTransaction]. Where the transaction has
+// no room for the second copy that goes into the history, that one is written
+// before it, and is nothing until the transaction tells of it.
 //
 // Where the answer is lost, Put looks whether the document was written; only
 // where it cannot be told either, an error may be wrong about that.
@@ -79,7 +81,7 @@ func (s *RuleStore) put(ctx context.Context, d rule.Document, ifRevision uint64)
 	if err != nil {
 		return 0, err
 	}
-	w := &write{s: s, ifRevision: ifRevision}
+	w := &write{s: s, ifRevision: ifRevision, limit: s.r.config.maxTxn}
 	if current != nil {
 		by, err := s.byPut(ctx, current)
 		if err != nil {
@@ -91,7 +93,12 @@ func (s *RuleStore) put(ctx context.Context, d rule.Document, ifRevision uint64)
 	}
 	w.add(value, newNote(&d), nextStamp(max(old.newest, w.at)))
 	w.outdated = old.outdated(len(w.docs), maxTxnOps-1-2*len(w.docs))
-	return w.run(ctx)
+	revision, err := w.run(ctx)
+	if l := (*limitError)(nil); errors.As(err, &l) && l.limit < w.limit {
+		w.limit = l.limit // the servers take less than they are said to
+		revision, err = w.run(ctx)
+	}
+	return revision, err
 }
 
 // byPut tells whether what the key holds was written by Put.
@@ -108,6 +115,7 @@ func (s *RuleStore) byPut(ctx context.Context, current *api.KVPair) (bool, error
 type write struct {
 	s          *RuleStore
 	ifRevision uint64
+	limit      int     // of a transaction, in bytes
 	docs       []entry // the last one is the document, before it the one that it replaces, where the history lacks it
 	at         stamp   // of the last one
 	outdated   []stamp // what leaves the history
@@ -137,7 +145,7 @@ func (w *write) keep(current *api.KVPair, at stamp) {
 		return
 	}
 	e := entry{at: at, value: value}
-	if bodyLen([]*api.TxnOp{w.s.content(&e)}) > maxTxnBytes {
+	if bodyLen([]*api.TxnOp{w.s.content(&e)}) > w.limit {
 		w.s.r.logger(slog.String("key", w.s.key)).
 			Warn("consul: rules that were written by other means are too large for the history", slog.Uint64("revision", current.ModifyIndex))
 		return
@@ -150,7 +158,7 @@ func (w *write) keep(current *api.KVPair, at stamp) {
 // run writes: all in one transaction, or the contents of the history ahead of it
 // where it has no room for them.
 func (w *write) run(ctx context.Context) (uint64, error) {
-	if bodyLen(w.ops()) <= maxTxnBytes {
+	if bodyLen(w.ops()) <= w.limit {
 		return w.commit(ctx)
 	}
 	if err := w.shrink(); err != nil {
@@ -174,14 +182,14 @@ func (w *write) run(ctx context.Context) (uint64, error) {
 func (w *write) shrink() error {
 	for {
 		body := bodyLen(w.opsAhead())
-		if body <= maxTxnBytes {
+		if body <= w.limit {
 			return nil
 		}
 		if n := len(w.outdated); n > 0 {
 			w.outdated = w.outdated[:n/2]
 			continue
 		}
-		return w.tooLarge(body, maxTxnBytes)
+		return w.tooLarge(body, w.limit)
 	}
 }
 
@@ -263,6 +271,7 @@ func (w *write) clean(ctx context.Context) {
 	for i := range w.docs {
 		if w.docs[i].index > 0 {
 			_, _ = w.s.r.clients.kv.KV().DeleteTree(w.s.entryPrefix(w.docs[i].at), q)
+			w.docs[i].index = 0
 		}
 	}
 }

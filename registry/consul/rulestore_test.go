@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -505,20 +506,26 @@ func TestRuleStore_LargeConflict(t *testing.T) {
 	assert.Len(t, list, 1)
 }
 
-// manyRules returns a set of 10,000 rules and a whitelist of 100,000 users with
-// random numbers of eight digits.
-func manyRules(t *testing.T) []byte {
+// manyRules returns a set of 10,000 rules and a whitelist of 100,000 users, with
+// random numbers from low to ten times that.
+func manyRules(t *testing.T, low int, sorted bool) []byte {
+	t.Helper()
 	rng := rand.New(rand.NewPCG(1, 2))
-	set := &rule.Set{}
-	whitelist := rule.Rule{ID: "whitelist", Tag: "version=v2", Match: []rule.Condition{{Attr: "uid", Op: rule.OpIn}}}
-	for range 100_000 {
-		whitelist.Match[0].Values = append(whitelist.Match[0].Values, fmt.Sprint(10_000_000+rng.IntN(90_000_000)))
+	user := func() string { return fmt.Sprint(low + rng.IntN(9*low)) }
+	users := make([]string, 100_000)
+	for i := range users {
+		users[i] = user()
 	}
-	set.Rules = append(set.Rules, whitelist)
+	if sorted {
+		slices.Sort(users)
+	}
+	set := &rule.Set{Rules: []rule.Rule{{
+		ID: "whitelist", Tag: "version=v2", Match: []rule.Condition{{Attr: "uid", Op: rule.OpIn, Values: users}},
+	}}}
 	for i := range 10_000 {
 		set.Rules = append(set.Rules, rule.Rule{
 			ID: fmt.Sprintf("rule-%d", i), Tag: fmt.Sprintf("version=v%d", i%7),
-			Match: []rule.Condition{{Attr: "uid", Op: rule.OpEquals, Values: []string{fmt.Sprint(10_000_000 + rng.IntN(90_000_000))}}},
+			Match: []rule.Condition{{Attr: "uid", Op: rule.OpEquals, Values: []string{user()}}},
 		})
 	}
 	data, err := rule.Marshal(set)
@@ -526,35 +533,60 @@ func manyRules(t *testing.T) []byte {
 	return data
 }
 
-// 100,000 users and 10,000 rules fit, or Put says that they do not and writes
-// nothing; what is large can be read with zcat.
+// 100,000 users and 10,000 rules fit, and what is in Consul can be read with zcat.
+// Where they do not fit Put says so and writes nothing. Servers may take more.
 func TestRuleStore_ManyRules(t *testing.T) {
-	agent := consultest.Start(t)
-	s := ruleStore(t, open(t, agent.Config()), rulesKey)
-	data := manyRules(t)
-	at, err := s.Put(t.Context(), rule.Document{Data: data, Author: "ann"}, 0)
-	p, _, getErr := agent.Client().KV().Get(rulesKey, nil)
-	require.NoError(t, getErr)
-	var large *rule.TooLargeError
-	if errors.As(err, &large) {
-		t.Logf("%d bytes, %d compressed: too large, the limit is %d", len(data), large.Size, large.Limit)
-		assert.Nil(t, p)
-		return
-	}
-	require.NoError(t, err)
-	t.Logf("%d bytes, %d compressed", len(data), len(p.Value))
-	z, err := gzip.NewReader(bytes.NewReader(p.Value))
-	require.NoError(t, err)
-	unpacked, err := io.ReadAll(z)
-	require.NoError(t, err)
-	sameBytes(t, data, unpacked)
-	sameBytes(t, data, watchRules(t, s).untilRevision(at).Data)
+	usual, roomy := consultest.Start(t), consultest.Start(t, map[string]any{"limits": map[string]any{"txn_max_req_len": 2 << 20}})
+	for _, c := range []struct {
+		name  string
+		agent *consultest.Agent
+		opts  []consul.Option
+		data  []byte
+		fits  bool
+	}{
+		{"seven digits", usual, nil, manyRules(t, 1_000_000, true), true},
+		{"eight digits", usual, nil, manyRules(t, 10_000_000, true), false},
+		{"eight digits, a larger transaction", roomy, []consul.Option{consul.WithMaxTransaction(2 << 20)}, manyRules(t, 10_000_000, true), true},
+		{"eight digits, larger than the server says", usual, []consul.Option{consul.WithMaxTransaction(2 << 20)}, manyRules(t, 10_000_000, true), false},
+		{"no order, larger than a value", roomy, []consul.Option{consul.WithMaxTransaction(2 << 20)}, manyRules(t, 10_000_000, false), false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			key := strings.ReplaceAll(c.name, " ", "-")
+			s := ruleStore(t, open(t, c.agent.Config(), c.opts...), key)
+			at, err := s.Put(t.Context(), rule.Document{Data: c.data, Author: "ann"}, 0)
+			p, _, getErr := c.agent.Client().KV().Get(key, nil)
+			require.NoError(t, getErr)
+			if !c.fits {
+				var large *rule.TooLargeError
+				require.ErrorAs(t, err, &large)
+				t.Logf("%d bytes, %d compressed: the limit is %d", len(c.data), large.Size, large.Limit)
+				assert.Greater(t, large.Size, large.Limit)
+				assert.Greater(t, large.Limit, 380<<10)
+				assert.Nil(t, p)
+				keys, _, err := c.agent.Client().KV().Keys(key+".history/", "", nil)
+				require.NoError(t, err)
+				assert.Empty(t, keys)
+				return
+			}
+			require.NoError(t, err)
+			t.Logf("%d bytes, %d compressed", len(c.data), len(p.Value))
+			z, err := gzip.NewReader(bytes.NewReader(p.Value))
+			require.NoError(t, err)
+			unpacked, err := io.ReadAll(z)
+			require.NoError(t, err)
+			sameBytes(t, c.data, unpacked)
+			list, err := s.History(t.Context())
+			require.NoError(t, err)
+			require.Len(t, list, 1)
+			sameBytes(t, c.data, list[0].Data)
 
-	e, err := rule.NewEngine(nil)
-	require.NoError(t, err)
-	follow(t, e, s)
-	require.Eventually(t, func() bool { return e.Status().Revision == at }, patience, time.Millisecond)
-	assert.Equal(t, 10_001, e.Status().Rules)
+			e, err := rule.NewEngine(nil)
+			require.NoError(t, err)
+			follow(t, e, s)
+			require.Eventually(t, func() bool { return e.Status().Revision == at }, patience, time.Millisecond)
+			assert.Equal(t, 10_001, e.Status().Rules)
+		})
+	}
 }
 
 // An operator may compress a document himself; one that cannot be unpacked is an

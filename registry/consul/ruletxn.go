@@ -95,6 +95,16 @@ func (w *write) settle(ctx context.Context, cause error) (uint64, error) {
 	}
 }
 
+// limitError says that the servers take smaller transactions.
+type limitError struct {
+	limit int // in bytes
+	err   error
+}
+
+func (e *limitError) Error() string { return e.err.Error() }
+
+func (e *limitError) Unwrap() error { return e.err }
+
 var (
 	bodyLimit  = regexp.MustCompile(`max size: (\d+) bytes`)
 	valueLimit = regexp.MustCompile(`> (\d+) bytes\)`)
@@ -107,10 +117,10 @@ func (w *write) refused(ctx context.Context, err error) error {
 		return err
 	}
 	switch status.Code {
-	case http.StatusRequestEntityTooLarge: // its limits are lower than usual
+	case http.StatusRequestEntityTooLarge:
 		if m := bodyLimit.FindStringSubmatch(status.Body); m != nil {
 			if limit, e := strconv.Atoi(m[1]); e == nil {
-				return w.tooLarge(bodyLen(w.ops()), limit)
+				return &limitError{limit, err}
 			}
 		}
 		if m := valueLimit.FindStringSubmatch(status.Body); m != nil {
