@@ -25,9 +25,9 @@ const closeTimeout = 5 * time.Second
 // [registry.Discovery]. It is safe for concurrent use. Create one with [New].
 type Registry struct {
 	config  config
-	client  *api.Client
-	address string // for messages
-	idle    func() // closes the idle connections of the client
+	client  *api.Client // clients.catalog
+	address string      // clients.address
+	clients *clients
 
 	shared registry.Discovery
 
@@ -59,15 +59,15 @@ func New(cfg *api.Config, opts ...Option) (*Registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, address, idle, err := newClient(cfg)
+	cs, err := newClients(cfg)
 	if err != nil {
 		return nil, err
 	}
 	r := &Registry{
 		config:  c,
-		client:  client,
-		address: address,
-		idle:    idle,
+		client:  cs.catalog,
+		address: cs.address,
+		clients: cs,
 		slots:   make(map[string]*slot),
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
@@ -111,7 +111,7 @@ func (r *Registry) Close() error {
 
 	r.cancel()
 	r.work.Wait()
-	r.idle()
+	r.clients.idle()
 	return errors.Join(errs...)
 }
 
