@@ -32,7 +32,7 @@ type registrarDiscovery interface {
 // through the registry and through nothing else.
 type world struct {
 	reg   registrarDiscovery
-	tally *tally
+	tally atomic.Pointer[tally]
 
 	later  sync.WaitGroup // work that outlives its request
 	failed atomic.Int64   // of that work
@@ -124,7 +124,7 @@ func (w *world) dial(service string) (*grpc.ClientConn, error) {
 
 // seen counts a call where it was served: what it asked for is in its tag.
 func (w *world) seen(self registry.Instance, order, version, wanted string, outcome subset.Outcome) {
-	w.tally.add(order, hop{self.Service, self.ID, self.Address, version, wanted, outcome})
+	w.tally.Load().add(order, hop{self.Service, self.ID, self.Address, version, wanted, outcome})
 }
 
 // open starts all services: order, inventory and user as stable and v2, coupon
@@ -179,7 +179,7 @@ func (w *world) order(self registry.Instance) (func(net.Listener) error, func(),
 
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /orders/{id}", func(rw http.ResponseWriter, r *http.Request) {
-		id, user := r.PathValue("id"), r.URL.Query().Get("user")
+		id, user := r.PathValue("id"), r.Header.Get("X-User-ID")
 		if a, ok := grayhttp.ArrivalFromContext(r.Context()); ok {
 			w.seen(self, id, a.Version, a.Wanted, a.Outcome)
 		}
