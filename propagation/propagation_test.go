@@ -166,6 +166,20 @@ func TestInjectOutOfScopeLeavesTheCarrier(t *testing.T) {
 	assert.Equal(t, "version=v2", got.String())
 }
 
+func TestReceiveMarksWhatAConsumerGets(t *testing.T) {
+	p, _ := counted(t)
+	tagged := p.Receive(context.Background(), propagation.MapCarrier{"x-gray-tag": "version=v2"})
+	assert.Equal(t, "version=v2", graytag.FromContext(tagged).String())
+	for _, c := range []propagation.MapCarrier{{}, {"x-gray-tag": "v2"}, {"baggage": "a=1"}} {
+		ctx := p.Receive(context.Background(), c)
+		assert.True(t, graytag.InScope(ctx), "an untagged message is known to be untagged")
+		assert.True(t, graytag.FromContext(ctx).IsZero())
+		assert.Equal(t, len(c["baggage"])/3, baggage.FromContext(ctx).Len())
+	}
+	twice := p.Receive(tagged, propagation.MapCarrier{})
+	assert.Equal(t, "version=v2", graytag.FromContext(twice).String(), "what the context knows stays")
+}
+
 func TestTheContextIsTheTruthOverItsBaggage(t *testing.T) {
 	p, _ := counted(t)
 	// OTel middleware inside ours reads the old members back.

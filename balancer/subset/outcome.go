@@ -61,6 +61,9 @@ func (e *UnavailableError) Error() string {
 		}
 		fmt.Fprintf(&b, " %s=%d", name(v), e.Have[v])
 	}
+	if _, ok := e.Have[""]; e.Wanted == "" && e.Reason == Missing && len(e.Have) > 0 && !ok {
+		b.WriteString("; stable instances have no version in their metadata, or one that the policy calls stable")
+	}
 	if e.Err != nil {
 		fmt.Fprintf(&b, "; last error: %v", e.Err)
 	}

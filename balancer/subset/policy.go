@@ -79,6 +79,11 @@ func (p Policy) Compile(service string) (*Selector, error) {
 			if f == "" {
 				return nil, fmt.Errorf("subset: policy: fallback %q holds an empty name, want stable, any or a version", p.Fallback)
 			}
+			for _, word := range []string{FallbackToStable, FallbackToAny} {
+				if f != word && strings.EqualFold(f, word) {
+					return nil, fmt.Errorf("subset: policy: fallback %q holds %q, want %q, or a version of another name", p.Fallback, f, word)
+				}
+			}
 			if f != FallbackToAny && f != FallbackToStable {
 				if f = s.fold(f); slices.Contains(s.stable, f) {
 					f = FallbackToStable
