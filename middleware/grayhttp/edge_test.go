@@ -20,6 +20,7 @@ import (
 	"github.com/graylane/graylane/balancer/subset"
 	"github.com/graylane/graylane/graytag"
 	"github.com/graylane/graylane/graytag/rule"
+	"github.com/graylane/graylane/internal/edge"
 	"github.com/graylane/graylane/middleware/grayhttp"
 	"github.com/graylane/graylane/propagation"
 	"github.com/graylane/graylane/registry"
@@ -326,6 +327,28 @@ func TestTrustedGateways(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What a proxy says of a request that it asks about is decided, never believed.
+func TestADescribedRequestIsNotBelieved(t *testing.T) {
+	var rec recorder
+	described := enter(t, newEngine(t, testers), &rec, grayhttp.WithTrustedGateways("127.0.0.0/8"), grayhttp.WithTrustedProxies("127.0.0.0/8"))
+	address := serveBare(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		in, err := edge.Describe(r, edge.Described{Method: http.MethodPut, URI: r.Header.Get("X-Original-URI"), Host: "shop.example.com"})
+		assert.NoError(t, err)
+		described.ServeHTTP(w, in)
+	}))
+	resp := exchange(t, address, "GET /auth HTTP/1.1", "X-Original-URI: /cart?uid=9999", "X-Gray-Tag: version=v7",
+		"X-Gray-Trace: 1", "X-Forwarded-For: 203.0.113.7", "X-Forwarded-Proto: https")
+	got := rec.one(t)
+	assert.Equal(t, "version=v2", got.tag.String())
+	assert.Equal(t, "v2", resp.Header.Get("X-Version"))
+	assert.NotContains(t, got.header, "X-Gray-Trace")
+	entry, ok := grayhttp.EntryFromContext(got.ctx)
+	require.True(t, ok)
+	assert.Equal(t, "203.0.113.7", entry.Client.String())
+	assert.True(t, entry.Secure)
+	assert.False(t, entry.Passed)
 }
 
 type userKey struct{}
