@@ -222,8 +222,12 @@ func checkValue(op Op, v string) string {
 		if len(v) > MaxRegexBytes {
 			return fmt.Sprintf("a regular expression of more than %d bytes", MaxRegexBytes)
 		}
-		if _, err := syntax.Parse(v, syntax.Perl); err != nil {
+		re, err := syntax.Parse(v, syntax.Perl)
+		if err != nil {
 			return "not a regular expression: " + strings.TrimPrefix(err.Error(), "error parsing regexp: ")
+		}
+		if regexSize(re) > maxRegexSize {
+			return "a regular expression that repeats too much"
 		}
 	case OpCIDR:
 		if _, err := parseRange(v); err != nil {
@@ -235,6 +239,22 @@ func checkValue(op Op, v string) string {
 		}
 	}
 	return ""
+}
+
+// maxRegexSize bounds what an expression of a few bytes, such as (abcdefghij){999},
+// may grow to, in instructions.
+const maxRegexSize = 10_000
+
+// regexSize estimates how many instructions an expression makes.
+func regexSize(re *syntax.Regexp) int {
+	size := 1 + len(re.Rune)
+	for _, sub := range re.Sub {
+		size += regexSize(sub)
+	}
+	if re.Op == syntax.OpRepeat {
+		size *= max(re.Min, re.Max, 1)
+	}
+	return min(size, maxRegexSize+1)
 }
 
 // newConstraint reads a version range. Masterminds takes "" for any version,
