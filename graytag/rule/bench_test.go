@@ -2,6 +2,7 @@ package rule_test
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
 	"testing"
 	"time"
@@ -60,7 +61,7 @@ func full(uid string) *rule.Request {
 
 func started(t testing.TB, s *rule.Set) *rule.Engine {
 	t.Helper()
-	e, err := rule.NewEngine(s)
+	e, err := rule.NewEngine(s, rule.WithLogger(slog.New(slog.DiscardHandler)))
 	require.NoError(t, err)
 	return e
 }

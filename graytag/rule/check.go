@@ -210,40 +210,50 @@ func (s *Set) checkCondition(c *Condition, path func(string, ...any) string, f *
 		f.addMissing(path("values"), fmt.Sprintf("the operator %s needs one at least", c.Op))
 	}
 	for k, v := range c.Values {
-		if reason := checkValue(c.Op, v); reason != "" {
+		reason, size := checkValue(c.Op, v)
+		if f.size += size; f.size > maxRegexSizes && f.size-size <= maxRegexSizes {
+			reason = "the regular expressions of the set are too large together"
+		}
+		if reason != "" {
 			f.add(path("values[%d]", k), reason)
 		}
 	}
 }
 
-func checkValue(op Op, v string) string {
+// checkValue returns what is wrong with a value, and what it costs.
+func checkValue(op Op, v string) (reason string, size int) {
 	switch op {
 	case OpRegex:
 		if len(v) > MaxRegexBytes {
-			return fmt.Sprintf("a regular expression of more than %d bytes", MaxRegexBytes)
+			return fmt.Sprintf("a regular expression of more than %d bytes", MaxRegexBytes), 0
 		}
 		re, err := syntax.Parse(v, syntax.Perl)
 		if err != nil {
-			return "not a regular expression: " + strings.TrimPrefix(err.Error(), "error parsing regexp: ")
+			return "not a regular expression: " + strings.TrimPrefix(err.Error(), "error parsing regexp: "), 0
 		}
-		if regexSize(re) > maxRegexSize {
-			return "a regular expression that repeats too much"
+		if size = regexSize(re); size > maxRegexSize {
+			return "a regular expression that repeats too much", 0
 		}
+		return "", size
 	case OpCIDR:
 		if _, err := parseRange(v); err != nil {
-			return "not an address range such as 10.0.0.0/8, nor an address"
+			return "not an address range such as 10.0.0.0/8, nor an address", 0
 		}
 	case OpSemver:
 		if _, err := newConstraint(v); err != nil {
-			return "not a version range such as >=3.2.0 <5"
+			return "not a version range such as >=3.2.0 <5", 0
 		}
 	}
-	return ""
+	return "", 0
 }
 
 // maxRegexSize bounds what an expression of a few bytes, such as (abcdefghij){999},
-// may grow to, in instructions.
-const maxRegexSize = 10_000
+// may grow to, in instructions, and maxRegexSizes all those of a set together;
+// each instruction takes some 40 bytes.
+const (
+	maxRegexSize  = 10_000
+	maxRegexSizes = 2_000_000
+)
 
 // regexSize estimates how many instructions an expression makes.
 func regexSize(re *syntax.Regexp) int {

@@ -62,9 +62,16 @@ func (e *Engine) Load(set *Set) error {
 	}
 	p := compile(set)
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	e.current.Store(&state{program: p, loaded: time.Now()})
+	e.mu.Unlock()
+	e.notify()
 	return nil
+}
+
+func (e *Engine) notify() {
+	if e.config.notify != nil {
+		e.config.notify(e.Status())
+	}
 }
 
 // Decide returns what r gets; nil is an empty request. It does not fail, does

@@ -79,6 +79,8 @@ type faults struct {
 	paths map[string]bool
 	// misspelt holds the fields that are there in the wrong case.
 	misspelt map[string]bool
+	// size adds up the regular expressions.
+	size int
 }
 
 func (f *faults) add(path, reason string) {
