@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/graylane/graylane/graytag"
 )
 
 // Error is one fault of a rule set. [Parse] and [NewEngine] report all faults
@@ -77,12 +79,40 @@ type faults struct {
 	list []*Error
 	// paths holds the paths that are done with, and whether all below is, too.
 	paths map[string]bool
+	// misspelt holds the fields that are there in the wrong case.
+	misspelt map[string]bool
+	// size adds up the regular expressions.
+	size int
+	tags map[string]graytag.Tag // those that are good
+}
+
+// tag is graytag.Parse; rules share tags.
+func (f *faults) tag(text string) (graytag.Tag, error) {
+	if tag, ok := f.tags[text]; ok {
+		return tag, nil
+	}
+	tag, err := graytag.Parse(text)
+	if err == nil {
+		if f.tags == nil {
+			f.tags = map[string]graytag.Tag{}
+		}
+		f.tags[text] = tag
+	}
+	return tag, err
 }
 
 func (f *faults) add(path, reason string) {
 	if !f.done(path) {
 		f.mute(path)
 		f.list = append(f.list, &Error{Path: path, Reason: reason})
+	}
+}
+
+// addMissing is add for a field that is required. Where it is there in the wrong
+// case, that is fault enough.
+func (f *faults) addMissing(path, reason string) {
+	if !f.misspelt[path] {
+		f.add(path, reason)
 	}
 }
 
@@ -112,6 +142,13 @@ func (f *faults) done(path string) bool {
 
 func (f *faults) addf(path, format string, args ...any) {
 	f.add(path, fmt.Sprintf(format, args...))
+}
+
+func (f *faults) excuse(path string) {
+	if f.misspelt == nil {
+		f.misspelt = map[string]bool{}
+	}
+	f.misspelt[path] = true
 }
 
 // mute keeps faults at path and below from being reported.

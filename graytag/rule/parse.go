@@ -410,10 +410,9 @@ func (d *decoder) unknown(key string, known ...string) {
 	if like := nearest(key, known); like != "" {
 		reason += fmt.Sprintf("; did you mean %q?", like)
 		if strings.EqualFold(key, like) {
-			// That it is missing follows from its being misspelt.
 			parent := d.path
 			d.path = append(d.path[:len(d.path)-1:len(d.path)-1], step{like, -1})
-			d.faults.mute(d.where())
+			d.faults.excuse(d.where())
 			d.path = parent
 		}
 	}
@@ -506,7 +505,7 @@ func (d *decoder) condition() (c Condition) {
 	})
 	// A Condition cannot tell 0 from nothing; the document can.
 	if ok && c.Op == OpMod && !below {
-		d.faults.add(d.where()+".below", "required by the operator mod")
+		d.faults.addMissing(d.where()+".below", "required by the operator mod")
 	}
 	if ok && c.Op != OpMod && below && c.Below == 0 {
 		d.faults.add(d.where()+".below", onlyMod)

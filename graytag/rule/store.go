@@ -52,7 +52,7 @@ type Document struct {
 }
 
 // Exists tells whether there is a document. An empty one exists.
-func (d *Document) Exists() bool { return d.Revision != 0 }
+func (d Document) Exists() bool { return d.Revision != 0 }
 
 // ErrConflict says that somebody else has written in between: read again, and
 // decide again what to write.
