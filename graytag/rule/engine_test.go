@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -367,4 +368,18 @@ func TestFollowOneStoreAtATime(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	assert.ErrorIs(t, e.Follow(ctx, rule.NewMemoryStore()), context.Canceled)
+}
+
+func TestNotify(t *testing.T) {
+	var got []string
+	e, err := rule.NewEngine(nil, rule.WithLogger(slog.New(slog.DiscardHandler)), rule.WithNotify(func(s rule.Status) {
+		got = append(got, fmt.Sprint(s.Revision, s.ErrRevision))
+	}))
+	require.NoError(t, err)
+	s := &scripted{steps: make(chan event, 2)}
+	s.steps <- event{doc: rule.Document{Data: []byte("{}"), Revision: 1}}
+	s.steps <- event{doc: rule.Document{Data: []byte("{"), Revision: 2}}
+	close(s.steps)
+	assert.ErrorIs(t, e.Follow(context.Background(), s), rule.ErrStoreEnded)
+	assert.Equal(t, []string{"0 0", "1 0", "1 2"}, got)
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/graylane/graylane/graytag"
 )
 
 // Error is one fault of a rule set. [Parse] and [NewEngine] report all faults
@@ -79,6 +81,24 @@ type faults struct {
 	paths map[string]bool
 	// misspelt holds the fields that are there in the wrong case.
 	misspelt map[string]bool
+	// size adds up the regular expressions.
+	size int
+	tags map[string]graytag.Tag // those that are good
+}
+
+// tag is graytag.Parse; rules share tags.
+func (f *faults) tag(text string) (graytag.Tag, error) {
+	if tag, ok := f.tags[text]; ok {
+		return tag, nil
+	}
+	tag, err := graytag.Parse(text)
+	if err == nil {
+		if f.tags == nil {
+			f.tags = map[string]graytag.Tag{}
+		}
+		f.tags[text] = tag
+	}
+	return tag, err
 }
 
 func (f *faults) add(path, reason string) {

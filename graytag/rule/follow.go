@@ -108,6 +108,7 @@ func (f *follower) take(ctx context.Context, d Document) {
 	e.current.Store(&state{program: p, document: d, loaded: time.Now()})
 	e.health.refused, e.health.revision = nil, 0
 	e.mu.Unlock()
+	e.notify()
 
 	if !d.Exists() {
 		f.log.LogAttrs(ctx, slog.LevelInfo, "gray rules: there is no document, everything is stable",
@@ -126,6 +127,7 @@ func (f *follower) refuse(ctx context.Context, d Document, err error) {
 	e.health.refused, e.health.revision = err, d.Revision
 	stays := e.current.Load().document.Revision
 	e.mu.Unlock()
+	e.notify()
 	if f.loggedAt == d.Revision && bytes.Equal(f.refused, d.Data) {
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -444,7 +445,7 @@ func (s *suite) endedContext() {
 }
 
 func (s *suite) engineFollows() {
-	e, err := rule.NewEngine(nil)
+	e, err := rule.NewEngine(nil, rule.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		s.Fatal(err)
 	}
