@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/consul/api"
@@ -31,7 +33,7 @@ func newClients(cfg *api.Config) (*clients, error) {
 	// api.NewClient fills in what it is given, TLS into the transport included.
 	c := *cfg
 	if c.Transport != nil {
-		c.Transport = c.Transport.Clone()
+		c.Transport = copyTransport(c.Transport)
 	}
 	// The first client only settles address, scheme, TLS and environment.
 	if _, err := api.NewClient(&c); err != nil {
@@ -62,6 +64,10 @@ func newClients(cfg *api.Config) (*clients, error) {
 		t1 := t.Clone()
 		t1.Protocols = new(http.Protocols)
 		t1.Protocols.SetHTTP1(true)
+		t1.TLSNextProto = nil
+		if c := t1.TLSClientConfig; c != nil { // Clone has put it in
+			c.NextProtos = slices.DeleteFunc(slices.Clone(c.NextProtos), func(p string) bool { return p == "h2" })
+		}
 		base, kv = t, t1
 		idleKV = t1.CloseIdleConnections
 		idle = func() {
@@ -78,6 +84,23 @@ func newClients(cfg *api.Config) (*clients, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// copyTransport copies a transport that may be unused so far. Its Clone would give
+// it, and the copy, a TLS configuration then, and api.NewClient fills in the one
+// of api.Config only where there is none.
+func copyTransport(t *http.Transport) *http.Transport {
+	if t.TLSClientConfig != nil {
+		return t.Clone()
+	}
+	c := new(http.Transport)
+	from, to := reflect.ValueOf(t).Elem(), reflect.ValueOf(c).Elem()
+	for _, f := range reflect.VisibleFields(from.Type()) {
+		if f.IsExported() {
+			to.FieldByIndex(f.Index).Set(from.FieldByIndex(f.Index))
+		}
+	}
+	return c
 }
 
 // withTransport returns a client for c that sends through t.

@@ -22,7 +22,7 @@ var ErrClosed = errors.New("consul: registry is closed")
 const closeTimeout = 5 * time.Second
 
 // Registry is HashiCorp Consul as a [registry.Registrar] and a
-// [registry.Discovery]. It is safe for concurrent use. Create one with [New].
+// [registry.Discovery]; its [Registry.RuleStore] keeps rules there. It is safe for concurrent use. Create one with [New].
 type Registry struct {
 	config  config
 	client  *api.Client // clients.catalog

@@ -19,9 +19,9 @@ const (
 	// It bounds how long a change is missed whose answer got lost.
 	ruleWait = 5 * time.Second
 	// ruleLimit is when such an answer counts as lost. Consul spreads the end of
-	// its wait by up to a sixteenth. The whole, a new connection included, is to
-	// stay under six seconds.
-	ruleLimit = ruleWait + ruleWait/16 + 290*time.Millisecond
+	// its wait by up to a sixteenth, which leaves 187 ms for the way. The whole, a
+	// new connection and an answer included, is to stay under six seconds.
+	ruleLimit = 5500 * time.Millisecond
 	// ruleRetryMax bounds the delay between tries. Rules are how a release is
 	// taken back: they are not to wait for as long as instances may.
 	ruleRetryMax = 5 * time.Second
@@ -210,9 +210,14 @@ func (w *ruleWatch) pause(asked, index uint64, changed, early bool) time.Duratio
 		}
 		return w.retry.next()
 	case index == asked && early && !changed:
-		return w.retry.next() // it does not wait either
+		// It did not wait: because it never does, or because Consul was restored,
+		// and would then wait for an index that is far away.
+		w.ask = 0
+		return w.retry.next()
 	}
-	w.retry.reset()
+	if changed || asked > 0 {
+		w.retry.reset() // but not for an answer that had nothing to wait for
+	}
 	if changed {
 		return rulePause
 	}
