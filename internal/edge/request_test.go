@@ -36,7 +36,7 @@ func seeBy(engine *rule.Engine, h http.Header, f edge.Fields) (string, bool) {
 func TestWhatRulesSee(t *testing.T) {
 	h := http.Header{
 		"X-User-Id": {"1", "2"}, "X-Empty": {""},
-		"Cookie": {`a=1; b="quoted"; bad=ä; =x; a=2; flag`, "c=3"},
+		"Cookie": {`a=1; b="quoted"; bad=ä; =x; (a)=2; a=2; flag`, "c=3"},
 	}
 	f := edge.Fields{
 		Host: "Shop.Example.com:8080", Path: "/a/b", Method: "GET", RawQuery: "q=1&q=2&plus=a+b&k%65y=v%20w&semi=1;x=2&bad=%zz&empty=",
