@@ -217,6 +217,9 @@ func (s *Set) checkCondition(c *Condition, at place, f *faults) {
 		f.addMissing(at.path("values"), fmt.Sprintf("the operator %s needs one at least", c.Op))
 	}
 	for k, v := range c.Values {
+		if f.full() {
+			return
+		}
 		reason, size := checkValue(c.Op, v)
 		if f.size += size; f.size > maxRegexSizes && f.size-size <= maxRegexSizes {
 			reason = "the regular expressions of the set are too large together"

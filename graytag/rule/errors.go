@@ -102,11 +102,17 @@ func (f *faults) tag(text string) (graytag.Tag, error) {
 }
 
 func (f *faults) add(path, reason string) {
-	if !f.done(path) {
+	if !f.full() && !f.done(path) {
 		f.mute(path)
 		f.list = append(f.list, &Error{Path: path, Reason: reason})
 	}
 }
+
+// maxFaults bounds what a document made of faults costs.
+const maxFaults = 10_000
+
+// full tells that no more faults are taken.
+func (f *faults) full() bool { return len(f.list) >= maxFaults }
 
 // addMissing is add for a field that is required. Where it is there in the wrong
 // case, that is fault enough.
@@ -118,7 +124,7 @@ func (f *faults) addMissing(path, reason string) {
 
 // addOnly is add for a fault that says nothing about what is below path.
 func (f *faults) addOnly(path, reason string) {
-	if !f.done(path) {
+	if !f.full() && !f.done(path) {
 		f.mute(path)
 		f.paths[path] = false
 		f.list = append(f.list, &Error{Path: path, Reason: reason})
@@ -165,6 +171,9 @@ func (f *faults) err() error {
 		return nil
 	}
 	slices.SortStableFunc(f.list, func(a, b *Error) int { return comparePaths(a.Path, b.Path) })
+	if f.full() {
+		f.list = append(f.list, &Error{Reason: fmt.Sprintf("more than %d faults: the others are not listed", maxFaults)})
+	}
 	return &invalidError{f.list}
 }
 

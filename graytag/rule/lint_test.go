@@ -189,8 +189,9 @@ func TestLintTheRest(t *testing.T) {
 func TestLintLargeSets(t *testing.T) {
 	assert.Empty(t, rule.Lint(others(10_000), nil))
 	assert.Empty(t, rule.Lint(whitelist(100_000), nil))
+	defer rule.LowerComparisons(10_000)()
 	set := &rule.Set{}
-	for i := range 4_000 {
+	for i := range 200 {
 		set.Rules = append(set.Rules, rule.Rule{ID: fmt.Sprint(i), Tag: "version=v2", Percent: rule.MustPercent("1"), Match: []rule.Condition{{Attr: "path", Op: rule.OpPrefix, Values: []string{fmt.Sprint("/", i, "/")}}}})
 	}
 	var codes []string

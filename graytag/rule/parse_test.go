@@ -230,6 +230,18 @@ func TestCloneSharesNothing(t *testing.T) {
 	assert.Nil(t, (*rule.Set)(nil).Clone())
 }
 
+// A document of nothing but faults costs no more than another one.
+func TestParseManyFaults(t *testing.T) {
+	ones := strings.TrimSuffix(strings.Repeat("1,", 100_000), ",")
+	broken := strings.TrimSuffix(strings.Repeat(`"(",`, 100_000), ",")
+	_, err := rule.Parse([]byte(`{"rules":[{"id":"r","tag":"a=b","match":[{"attr":"uid","op":"regex","values":[` + broken + `]},{"attr":"uid","op":"in","values":[` + ones + `]}]}]}`))
+	faults := rule.Faults(err)
+	require.Len(t, faults, 10_001)
+	assert.Contains(t, faults[10_000].Reason, "more than")
+	assert.Empty(t, faults[10_000].Path)
+	assert.Less(t, len(err.Error()), 4096)
+}
+
 func TestParseRegexSize(t *testing.T) {
 	for re, good := range map[string]bool{`x{999}`: true, `(a|b){500}`: true, `(x{9}){99}`: true, `(abcdefghijklmnop){999}`: false, `(a|bcd|efghijklmn){900}`: false, `\p{L}+`: true, `^/v[0-9]+/(order|cart)/.*$`: true} {
 		_, err := rule.Parse([]byte(fmt.Sprintf(`{"rules":[{"id":"r","tag":"a=b","match":[{"attr":"path","op":"regex","values":[%q]}]}]}`, re)))
