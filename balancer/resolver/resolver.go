@@ -37,7 +37,7 @@ type grayResolver struct {
 	done   sync.WaitGroup
 
 	// Of run alone.
-	last    []registry.Instance // what was handed down, nil before the first
+	last    []instance // what was handed down, nil before the first
 	failing bool
 }
 
@@ -100,7 +100,7 @@ func (r *grayResolver) push(ctx context.Context, set []registry.Instance) bool {
 		r.failing = false
 		r.cfg.logger.InfoContext(ctx, "graylane: discovery works again", "service", r.service)
 	}
-	next := usable(set, r.cfg.warning)
+	next := instances(set, r.cfg.warning)
 	// After an error an equal state is news: that the error is over.
 	if r.last != nil && !recovered && slices.EqualFunc(r.last, next, sameEndpoint) {
 		return false
@@ -111,7 +111,11 @@ func (r *grayResolver) push(ctx context.Context, set []registry.Instance) bool {
 		if in.Weight > 1 {
 			e = weight.Set(e, weight.EndpointInfo{Weight: uint32(min(in.Weight, 1<<16))})
 		}
-		endpoints[i] = lbattr.SetMetadata(e, in.Metadata)
+		e = lbattr.SetMetadata(e, in.Metadata)
+		if !in.usable {
+			e = lbattr.SetUnusable(e)
+		}
+		endpoints[i] = e
 	}
 	r.last = next
 	// Whatever is wrong with a state, a watch would bring the same again.
@@ -119,15 +123,21 @@ func (r *grayResolver) push(ctx context.Context, set []registry.Instance) bool {
 	return true
 }
 
-// sameEndpoint tells whether a and b are one to the balancer.
-func sameEndpoint(a, b registry.Instance) bool {
-	return a.Address == b.Address && max(1, a.Weight) == max(1, b.Weight) && maps.Equal(a.Metadata, b.Metadata)
+// instance is an instance with whether it may serve.
+type instance struct {
+	registry.Instance
+	usable bool
 }
 
-// usable returns the instances that may serve, each address once. Of two
-// registrations of one address the newer holds, whatever its status: the older
-// one tells the version of a process that is gone.
-func usable(set []registry.Instance, warning bool) []registry.Instance {
+// sameEndpoint tells whether a and b are one to the balancer.
+func sameEndpoint(a, b instance) bool {
+	return a.Address == b.Address && a.usable == b.usable && max(1, a.Weight) == max(1, b.Weight) && maps.Equal(a.Metadata, b.Metadata)
+}
+
+// instances returns what is registered, each address once. Of two registrations
+// of one address the newer holds, whatever its status: the older one tells the
+// version of a process that is gone.
+func instances(set []registry.Instance, warning bool) []instance {
 	may := func(i registry.Instance) bool {
 		return i.Status == registry.StatusPassing || warning && i.Status == registry.StatusWarning
 	}
@@ -139,10 +149,10 @@ func usable(set []registry.Instance, warning bool) []registry.Instance {
 			newest[in.Address] = i
 		}
 	}
-	kept := make([]registry.Instance, 0, len(newest))
+	kept := make([]instance, 0, len(newest))
 	for i, in := range set {
-		if may(in) && newest[in.Address] == i && in.Address != "" {
-			kept = append(kept, in)
+		if newest[in.Address] == i && in.Address != "" {
+			kept = append(kept, instance{in, may(in)})
 		}
 	}
 	return kept
