@@ -176,7 +176,7 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 }
 
 // WithObserver calls f with every decision, once per request to a service, after
-// the answer came (its header, not its body) or the request failed. ctx is that of
+// the answer came (its header, not its body), or the request failed or was given up. ctx is that of
 // the request. f must be safe for concurrent use and quick. A request that ended
 // before an instance was chosen is not reported.
 func WithObserver(f func(ctx context.Context, d Decision)) Option {

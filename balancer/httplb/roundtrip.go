@@ -1,6 +1,7 @@
 package httplb
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -105,6 +106,8 @@ func (x *exchange) run() (*http.Response, error) {
 			resp.Request = x.req
 			return resp, nil
 		case x.canceled():
+			// That nobody waited for the answer is an outcome of this version, too.
+			x.report(in, choice, wanted)
 			return nil, err
 		case !sent:
 			x.s.putAside(in.endpoint, err)
@@ -144,7 +147,7 @@ func (x *exchange) send(in *instance, body io.ReadCloser) (resp *http.Response, 
 	if req.URL.Scheme == "https" {
 		// A failed handshake is a failed dial; only a trace tells it from what
 		// happens later.
-		req = req.WithContext(httptrace.WithClientTrace(req.Context(), out.traceHandshake()))
+		req = req.WithContext(httptrace.WithClientTrace(req.Context(), out.traceHandshake(x.s, in.endpoint)))
 	}
 	out.url.Host = in.Address
 	req.URL = &out.url
@@ -174,10 +177,14 @@ type outgoing struct {
 	handshake atomic.Pointer[error] // that failed
 }
 
-func (o *outgoing) traceHandshake() *httptrace.ClientTrace {
+func (o *outgoing) traceHandshake(s *service, e *endpoint) *httptrace.ClientTrace {
 	return &httptrace.ClientTrace{TLSHandshakeDone: func(_ tls.ConnectionState, err error) {
-		if err != nil {
-			o.handshake.Store(&err)
+		if err == nil {
+			return
+		}
+		o.handshake.Store(&err)
+		if !errors.Is(err, context.Canceled) {
+			s.putAside(e, err) // the request may be gone, see dialFailed
 		}
 	}}
 }

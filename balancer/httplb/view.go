@@ -32,7 +32,9 @@ type group struct {
 func groupInstances(set []registry.Instance, selector *subset.Selector, warning bool, endpoint func(registry.Instance) *endpoint) []group {
 	newest := make(map[string]int, len(set))
 	for i := range set {
-		if j, ok := newest[set[i].Address]; !ok || set[i].Seq >= set[j].Seq {
+		j, ok := newest[set[i].Address]
+		// A registry that does not order registrations leaves it to health.
+		if !ok || set[i].Seq > set[j].Seq || set[i].Seq == set[j].Seq && (may(set[i], warning) || !may(set[j], warning)) {
 			newest[set[i].Address] = i
 		}
 	}
