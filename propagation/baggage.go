@@ -37,12 +37,14 @@ func listMembers(lines []string, limit int) iter.Seq2[string, string] {
 			for line != "" {
 				text, rest, _ := strings.Cut(line, ",")
 				line = rest
-				text = strings.Trim(text, " \t")
+				// All that Unicode calls space, as OTel does: what is foreign to
+				// us must not be ours to somebody else.
+				text = strings.TrimSpace(text)
 				end := strings.IndexAny(text, "=;")
 				if end < 0 {
 					continue
 				}
-				if key := strings.Trim(text[:end], " \t"); key != "" && text[end] == '=' {
+				if key := strings.TrimSpace(text[:end]); key != "" && text[end] == '=' {
 					if !yield(key, text) {
 						return
 					}

@@ -406,6 +406,10 @@ func TestRemoveKeepsTheBaggageOfOthers(t *testing.T) {
 	h := header("Baggage", "gray.version=v2,a=1", "Baggage", "b=2;p", "X-Gray-Tag", "", "X-Gray-Tag", "version=v2")
 	assert.True(t, p.Remove(propagation.HeaderCarrier(h)))
 	assert.Equal(t, http.Header{"Baggage": {"a=1,b=2;p"}}, h)
+
+	h = header("Baggage", "\u00a0gray.version\u2003=v2,a=1")
+	assert.True(t, p.Remove(propagation.HeaderCarrier(h)), "OTel takes all that Unicode calls space for space")
+	assert.Equal(t, http.Header{"Baggage": {"a=1"}}, h)
 }
 
 func TestOptionsAreChecked(t *testing.T) {
@@ -495,12 +499,14 @@ func TestOutboundScopeWithholds(t *testing.T) {
 func FuzzExtract(f *testing.F) {
 	f.Add("version=v2", "gray.version=v3;p=1,a=b", "gray.uid=7")
 	f.Add("version=%ff", "gray.=,=,;,gray.a", "\x00")
-	p, err := propagation.New(propagation.WithVersionHeader("X-Gray-Version"))
+	f.Add("TRUE", "canary", "v2.1.0")
+	f.Add("", "\u00a0gray.version=v2", "a=1")
+	p, err := propagation.New(propagation.WithVersionHeader("X-Gray-Version"), propagation.WithFlagHeader("gray"), propagation.WithCanaryHeader("X-Canary"))
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, tagLine, b1, b2 string) {
-		in := http.Header{"X-Gray-Tag": {tagLine}, "Baggage": {b1, b2}, "X-Gray-Version": {b2}}
+		in := http.Header{"X-Gray-Tag": {tagLine}, "Baggage": {b1, b2}, "X-Gray-Version": {b2}, "Gray": {tagLine}, "X-Canary": {b1}}
 		ctx := p.Extract(context.Background(), propagation.HeaderCarrier(in))
 		got := graytag.FromContext(ctx)
 		out := http.Header{}
@@ -512,6 +518,10 @@ func FuzzExtract(f *testing.F) {
 		p.Remove(propagation.HeaderCarrier(in))
 		if _, ok := p.Tag(context.Background(), propagation.HeaderCarrier(in)); ok {
 			t.Fatalf("Remove left a tag in %q", in)
+		}
+		ctx = otelprop.Baggage{}.Extract(context.Background(), otelprop.HeaderCarrier(in))
+		if graytag.InScope(ctx) {
+			t.Fatalf("Remove left something that OTel takes for a tag in %q", in)
 		}
 	})
 }
