@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/serviceconfig"
 
 	"github.com/graylane/graylane/balancer/internal/lbattr"
+	"github.com/graylane/graylane/balancer/internal/roster"
 	"github.com/graylane/graylane/registry"
 )
 
@@ -37,7 +38,7 @@ type grayResolver struct {
 	done   sync.WaitGroup
 
 	// Of run alone.
-	last    []instance // what was handed down, nil before the first
+	last    []roster.Instance // what was handed down, nil before the first
 	failing bool
 }
 
@@ -100,7 +101,7 @@ func (r *grayResolver) push(ctx context.Context, set []registry.Instance) bool {
 		r.failing = false
 		r.cfg.logger.InfoContext(ctx, "graylane: discovery works again", "service", r.service)
 	}
-	next := instances(set, r.cfg.warning)
+	next := roster.Read(set, r.cfg.warning)
 	// After an error an equal state is news: that the error is over.
 	if r.last != nil && !recovered && slices.EqualFunc(r.last, next, sameEndpoint) {
 		return false
@@ -112,7 +113,7 @@ func (r *grayResolver) push(ctx context.Context, set []registry.Instance) bool {
 			e = weight.Set(e, weight.EndpointInfo{Weight: uint32(min(in.Weight, 1<<16))})
 		}
 		e = lbattr.SetMetadata(e, in.Metadata)
-		if !in.usable {
+		if !in.Usable {
 			e = lbattr.SetUnusable(e)
 		}
 		endpoints[i] = e
@@ -123,37 +124,7 @@ func (r *grayResolver) push(ctx context.Context, set []registry.Instance) bool {
 	return true
 }
 
-// instance is an instance with whether it may serve.
-type instance struct {
-	registry.Instance
-	usable bool
-}
-
 // sameEndpoint tells whether a and b are one to the balancer.
-func sameEndpoint(a, b instance) bool {
-	return a.Address == b.Address && a.usable == b.usable && max(1, a.Weight) == max(1, b.Weight) && maps.Equal(a.Metadata, b.Metadata)
-}
-
-// instances returns what is registered, each address once. Of two registrations
-// of one address the newer holds, whatever its status: the older one tells the
-// version of a process that is gone.
-func instances(set []registry.Instance, warning bool) []instance {
-	may := func(i registry.Instance) bool {
-		return i.Status == registry.StatusPassing || warning && i.Status == registry.StatusWarning
-	}
-	newest := make(map[string]int, len(set))
-	for i, in := range set {
-		at, ok := newest[in.Address]
-		// A registry that does not order registrations leaves it to health.
-		if !ok || in.Seq > set[at].Seq || in.Seq == set[at].Seq && (may(in) || !may(set[at])) {
-			newest[in.Address] = i
-		}
-	}
-	kept := make([]instance, 0, len(newest))
-	for i, in := range set {
-		if newest[in.Address] == i && in.Address != "" {
-			kept = append(kept, instance{in, may(in)})
-		}
-	}
-	return kept
+func sameEndpoint(a, b roster.Instance) bool {
+	return a.Address == b.Address && a.Usable == b.Usable && max(1, a.Weight) == max(1, b.Weight) && maps.Equal(a.Metadata, b.Metadata)
 }
