@@ -2,6 +2,7 @@ package httplb
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -57,6 +58,9 @@ func newConfig(opts []Option) (*config, error) {
 		return nil, fmt.Errorf("httplb: %w", err)
 	}
 	for service, p := range c.policies {
+		if service == "" {
+			return nil, errors.New("httplb: policy for a service without a name")
+		}
 		s, err := p.Compile(service)
 		if err != nil {
 			return nil, fmt.Errorf("httplb: service %q: %w", service, err)

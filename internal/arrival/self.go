@@ -23,6 +23,9 @@ type Self struct {
 // too. Errors have no prefix: they are about the options of the caller.
 func NewSelf(i *registry.Instance, policy subset.Policy, policies map[string]subset.Policy) (*Self, error) {
 	for service, p := range policies {
+		if service == "" {
+			return nil, errors.New("policy for a service without a name")
+		}
 		if _, err := p.Compile(service); err != nil {
 			return nil, fmt.Errorf("policy for service %q: %w", service, err)
 		}
