@@ -95,6 +95,7 @@ func (x *exchange) run() (*http.Response, error) {
 		}
 		body, err := x.body.next()
 		if err != nil {
+			x.report(in, choice, wanted)
 			return nil, fmt.Errorf("httplb: body for another attempt: %w", err)
 		}
 		x.attempts++
@@ -114,6 +115,7 @@ func (x *exchange) run() (*http.Response, error) {
 			x.down = append(x.down, in.endpoint)
 			x.cause = err
 			if !x.body.again() {
+				x.report(in, choice, wanted)
 				return nil, err
 			}
 		default:
