@@ -210,7 +210,7 @@ func TestC9_WarningAndMaintenance(t *testing.T) {
 	assert.Equal(t, map[string]int{"passing": 20}, client.Count(t, 20, ""))
 
 	client = lbtest.Dial(t, cluster, "inventory", resolver.WithWarning())
-	require.Eventually(t, func() bool { return client.Count(t, 1, "")["warning"] == 1 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(client.Count(t, 4, "")) == 2 }, 5*time.Second, time.Millisecond)
 	got := client.Count(t, 40, "")
 	assert.Equal(t, 40, got["passing"]+got["warning"])
 	assert.Len(t, got, 2)
