@@ -87,9 +87,9 @@ func TestWantedVersionsOfOutsidersDoNotHideRealOnes(t *testing.T) {
 			var line string
 			for _, key := range []string{"service", "wanted", "served"} {
 				v, ok := p.Attributes.Value(attribute.Key(key))
-				line += " " + v.Emit()
+				line += " " + v.String()
 				if ok {
-					values[key][v.Emit()] = true
+					values[key][v.String()] = true
 				}
 			}
 			got[line] = true
