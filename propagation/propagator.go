@@ -204,7 +204,7 @@ func (p *Propagator) Remove(c otelprop.TextMapCarrier) (removed bool) {
 	}
 	lines := k.values(baggageKey)
 	own := false
-	for key := range listMembers(lines) {
+	for key := range listMembers(lines, wholly) {
 		own = own || isOwn(key)
 	}
 	if !own {

@@ -48,6 +48,8 @@ type UnavailableError struct {
 // haveShown bounds the versions that an error message lists.
 const haveShown = 16
 
+// Error names the service, the version that was wanted, what is registered (at
+// most 16 versions) and the last cause.
 func (e *UnavailableError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "subset: no instance of service %q may serve version %q (%s); registered:", e.Service, name(e.Wanted), e.Reason)

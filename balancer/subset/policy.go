@@ -148,32 +148,3 @@ func (s *Selector) fold(v string) string {
 	}
 	return v
 }
-
-// Arrival says what it means that a request with tag t has arrived at an
-// instance of version own ("" for stable, as [Selector.Version] returns it):
-// [Matched], [Stable], [Fallback] where the policy allows it, else
-// [Misrouted].
-func (s *Selector) Arrival(t graytag.Tag, own string) Outcome {
-	wanted := s.Wanted(t)
-	switch {
-	case wanted == own && own == "":
-		return Stable
-	case wanted == own:
-		return Matched
-	}
-	for _, f := range s.fallback {
-		switch f {
-		case FallbackToAny:
-			return Fallback
-		case FallbackToStable:
-			if own == "" {
-				return Fallback
-			}
-		case own:
-			if wanted != "" {
-				return Fallback
-			}
-		}
-	}
-	return Misrouted
-}

@@ -138,16 +138,6 @@ func newConfig[O interface {
 	return c, nil
 }
 
-// checkPolicies finds the policies that are wrong, also those of other services.
-func (c *config) checkPolicies() error {
-	for service, p := range c.policies {
-		if _, err := p.Compile(service); err != nil {
-			return fmt.Errorf("grayhttp: policy for service %q: %w", service, err)
-		}
-	}
-	return nil
-}
-
 func (c *config) metrics() *telemetry.Metrics { return telemetry.New(c.provider) }
 
 // exempts tells whether requests for path are no traffic.

@@ -65,7 +65,7 @@ func (s source) Watch(ctx context.Context, service string) iter.Seq2[[]registry.
 			service: service,
 			retry:   backoff{low: s.r.config.retryMin, high: s.r.config.retryMax},
 			unasked: bucket{burst: 20, interval: 200 * time.Millisecond},
-			trouble: trouble{logger: s.r.logger(slog.String("service", service))},
+			trouble: trouble{logger: s.r.logger(slog.String("service", service)), limit: s.r.watchLog},
 			outage:  outage{grace: s.r.config.grace},
 		}
 		w.run(ctx, yield)
@@ -159,7 +159,7 @@ func (w *watch) pause(asked uint64, a answer, changed, early bool) time.Duration
 	switch {
 	case a.index == 0:
 		// Nothing to wait for: this is polling, and slower every time.
-		if !w.noIndex {
+		if !w.noIndex && w.r.watchLog.Allow(time.Now()) {
 			w.noIndex = true
 			w.r.logger(slog.String("service", w.service)).
 				Warn("consul: answer without X-Consul-Index, polling instead of waiting for changes")

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -429,4 +430,20 @@ func TestOutage_NotByErrorsOfServers(t *testing.T) {
 	require.Eventually(t, func() bool { return len(r.errs()) > 0 }, patience, time.Millisecond)
 	f.set(response{index: "11", body: list()})
 	r.untilIDs(time.Second)
+}
+
+// Names of services may come from outside, by the thousand, and Consul be down.
+func TestTheLogOfManyWatchesIsBounded(t *testing.T) {
+	f := newFake(t, response{status: http.StatusInternalServerError, body: "No cluster leader"})
+	var log logBuffer
+	reg := open(t, f.config(), consul.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	var readers []*reader
+	for i := range 300 {
+		readers = append(readers, watch(t, reg, "host"+strconv.Itoa(i)))
+	}
+	for _, r := range readers {
+		require.Eventually(t, func() bool { return len(r.errs()) > 0 }, patience, time.Millisecond)
+	}
+	assert.LessOrEqual(t, log.lines(), 100)
+	assert.Contains(t, log.String(), "No cluster leader")
 }
