@@ -190,6 +190,19 @@ func TestT1_MembersOfOtherLanguages(t *testing.T) {
 	assert.Equal(t, map[string]string{"gray.uid": "10086", "gray.channel": "app", "gray.version": "v2.1.0"}, members(t, h.Get("Baggage")))
 }
 
+func TestALargestTagGoesThroughBaggageAlone(t *testing.T) {
+	largest := graytag.MustParse("a=" + strings.Repeat("a", 256) + ";b=" + strings.Repeat("b", 256) + ";c=" + strings.Repeat("c", 256) +
+		";d=" + strings.Repeat("d", graytag.MaxBytes-3*(256+3)-2))
+	require.Len(t, largest.String(), graytag.MaxBytes)
+	p, count := counted(t)
+	h := http.Header{}
+	p.Inject(graytag.NewContext(context.Background(), largest), propagation.HeaderCarrier(h))
+	h.Del("X-Gray-Tag")
+	got := graytag.FromContext(p.Extract(context.Background(), propagation.HeaderCarrier(h)))
+	assert.True(t, got.Equal(largest))
+	assert.Zero(t, count(malformed))
+}
+
 func TestT2_TheSameBytesOnEveryHop(t *testing.T) {
 	p, count := counted(t)
 	special, err := tag.With("channel", "灰度 a+b%")
