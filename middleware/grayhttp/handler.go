@@ -67,7 +67,16 @@ type handler struct {
 
 // ServeHTTP implements [http.Handler].
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	shareTrailers(r)
 	pass(h.next, w, r, r.WithContext(h.receive(r)))
+}
+
+// shareTrailers makes r ready to be copied: trailers that were not announced
+// arrive in r, and the copy has to share them.
+func shareTrailers(r *http.Request) {
+	if r.Trailer == nil && r.ContentLength < 0 && r.ProtoMajor == 1 {
+		r.Trailer = make(http.Header)
+	}
 }
 
 // pass hands in, which is made of r, to next.
