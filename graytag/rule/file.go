@@ -22,7 +22,8 @@ import (
 // it may be written in place, replaced by a rename or by a symbolic link, or
 // removed and created again: each is followed, and a file that is absent for
 // less than 5 s counts as being replaced. A file that can be read but holds
-// nothing is an empty document, which no engine takes.
+// nothing is an empty document, which no engine takes. A content that is not
+// Put's is looked at twice, 20 ms apart, for it may be half written.
 //
 // Put writes beside the file FILE: FILE.history, which holds the revision and
 // the last documents, and FILE.lock, which keeps processes on one machine apart
@@ -101,9 +102,14 @@ func (s *FileStore) Watch(ctx context.Context) iter.Seq2[Document, error] {
 			if ctx.Err() != nil || news && !yield(d, err) || ctx.Err() != nil {
 				return
 			}
+			var soon <-chan time.Time
+			if w.unsettled {
+				soon = time.After(settling)
+			}
 			select {
 			case <-ctx.Done():
 				return
+			case <-soon:
 			case <-tick.C:
 			case <-changed:
 			}
@@ -111,20 +117,39 @@ func (s *FileStore) Watch(ctx context.Context) iter.Seq2[Document, error] {
 	}
 }
 
+// settling is how long a content that nobody Put has to stay as it is before it
+// counts: an editor that writes in place cuts the file off first.
+const settling = 20 * time.Millisecond
+
 // fileWatch is one sequence of Watch.
 type fileWatch struct {
-	store    *FileStore
-	started  bool
+	store   *FileStore
+	started bool
+	seen    content // was yielded last, nil data where there was none
+	absent  time.Time
+	failing string // the error that was yielded last
+
+	unsettled bool
+	latest    content // what was there at the last look, where unsettled
+	since     time.Time
+}
+
+// content is what one look finds.
+type content struct {
 	revision uint64
 	data     []byte
 	heading  heading
-	absent   time.Time // since when, zero where it is there
-	failing  string    // the error that was yielded last
+}
+
+func (c *content) is(data []byte, h heading) bool {
+	return c.data != nil && c.heading == h && bytes.Equal(c.data, data)
 }
 
 // look looks at the file once and tells whether there is something to yield.
 func (w *fileWatch) look(ctx context.Context, now time.Time) (_ Document, _ error, news bool) {
 	data, h, err := w.store.read(ctx)
+	same := w.unsettled && w.latest.is(data, h)
+	w.unsettled = false
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		if w.absent.IsZero() {
@@ -133,7 +158,7 @@ func (w *fileWatch) look(ctx context.Context, now time.Time) (_ Document, _ erro
 		if w.started && now.Sub(w.absent) < w.store.grace {
 			return Document{}, nil, false // it is being replaced, perhaps
 		}
-		news = !w.started || w.revision != 0 || w.failing != ""
+		news = !w.started || w.seen.revision != 0 || w.failing != ""
 		*w = fileWatch{store: w.store, started: true, absent: w.absent}
 		return Document{}, nil, news
 	case err != nil:
@@ -142,13 +167,21 @@ func (w *fileWatch) look(ctx context.Context, now time.Time) (_ Document, _ erro
 		return Document{}, err, news
 	}
 	w.absent = time.Time{}
-	same := w.revision != 0 && h == w.heading && bytes.Equal(data, w.data)
-	if same && w.failing == "" {
+	if w.seen.is(data, h) && w.failing == "" {
 		return Document{}, nil, false
 	}
-	d := h.document(data)
-	news = d.Revision != w.revision || w.failing != ""
-	w.started, w.revision, w.data, w.heading, w.failing = true, d.Revision, data, h, ""
+	d, byPut := h.document(data)
+	if !byPut && !bytes.Equal(w.seen.data, data) {
+		if !same {
+			w.latest, w.since = content{data: data, heading: h}, now
+		}
+		if w.unsettled = now.Sub(w.since) < settling; w.unsettled {
+			return Document{}, nil, false
+		}
+	}
+	w.latest = content{}
+	news = d.Revision != w.seen.revision || w.failing != ""
+	w.started, w.seen, w.failing = true, content{d.Revision, data, h}, ""
 	return d, nil, news
 }
 

@@ -81,7 +81,8 @@ func TestFileIsReplaced(t *testing.T) {
 			require.NoError(t, os.Remove(path))
 			looked := time.NewTimer(20 * quick)
 			<-looked.C // it is missed, surely
-			write(t, path, data)
+			write(t, path+".new", data)
+			require.NoError(t, os.Rename(path+".new", path))
 		},
 	}
 	write(t, path, doc(10))

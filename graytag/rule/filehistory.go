@@ -63,17 +63,18 @@ func sumOf(data []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// document returns what is known of the content of the file.
-func (h *heading) document(data []byte) Document {
+// document returns what is known of the content of the file, and whether it is
+// what Put wrote last.
+func (h *heading) document(data []byte) (_ Document, byPut bool) {
 	sum := sumOf(data)
 	s := h.latest(sum)
 	if s.Count > 0 && s.Sum == sum {
 		at, _ := time.Parse(time.RFC3339Nano, s.Time)
-		return Document{Data: data, Revision: s.revision(), Author: s.Author, Reason: s.Reason, Time: at}
+		return Document{Data: data, Revision: s.revision(), Author: s.Author, Reason: s.Reason, Time: at}, true
 	}
 	var edit uint64
 	_, _ = fmt.Sscanf(sum[:editBits/4], "%x", &edit)
-	return Document{Data: data, Revision: s.revision() + 1 + edit%(1<<editBits-1)}
+	return Document{Data: data, Revision: s.revision() + 1 + edit%(1<<editBits-1)}, false
 }
 
 // entry is a line of the history.
@@ -174,7 +175,7 @@ func (s *FileStore) load(ctx context.Context) (c contents, err error) {
 	if !c.exists {
 		return c, nil
 	}
-	d := h.document(data)
+	d, _ := h.document(data)
 	if len(c.entries) == 0 || c.entries[0].Revision != d.Revision {
 		if info, err := os.Stat(s.path); err == nil {
 			d.Time = info.ModTime()

@@ -150,12 +150,11 @@ func (r *docReader) untilRevision(revision uint64) rule.Document {
 	return r.until(0, func(e docEvent) bool { return e.err == nil && e.d.Revision == revision }).d
 }
 
-func TestRuleStore_Conformance(t *testing.T) {
-	agent := consultest.Start(t)
+func rulesConformance(t *testing.T, agent *consultest.Agent, rulesKey string) {
 	n := 0
 	ruletest.Run(t, func(t *testing.T) ruletest.Harness {
 		n++
-		key := fmt.Sprintf("conformance/%d/rules", n)
+		key := fmt.Sprintf("%s/%d/rules", rulesKey, n)
 		return ruletest.Harness{
 			Store: ruleStore(t, open(t, agent.Config()), key),
 			Delete: func(ctx context.Context) error {
@@ -165,6 +164,28 @@ func TestRuleStore_Conformance(t *testing.T) {
 			TooLarge: 512 << 10,
 		}
 	})
+}
+
+// TestRuleStore_OnAgent runs what leaves the agent alone, each on a key of its own.
+func TestRuleStore_OnAgent(t *testing.T) {
+	agent := consultest.Start(t)
+	for _, c := range []struct {
+		name string
+		test func(t *testing.T, agent *consultest.Agent, rulesKey string)
+	}{
+		{"Conformance", rulesConformance},
+		{"AwkwardKey", rulesAwkwardKey},
+		{"EditedByHand", rulesEditedByHand},
+		{"HistoryIsBounded", rulesHistoryIsBounded},
+		{"ClockOfAnotherWriterIsAhead", rulesClockOfAnotherWriterIsAhead},
+		{"RacingWriters", rulesRacingWriters},
+		{"SizeLimit", rulesSizeLimit},
+		{"LargeConflict", rulesLargeConflict},
+		{"CompressedByHand", rulesCompressedByHand},
+		{"BadInput", rulesBadInput},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.test(t, agent, "graylane/"+c.name) })
+	}
 }
 
 func TestRuleStore_Keys(t *testing.T) {
@@ -184,9 +205,8 @@ func TestRuleStore_Keys(t *testing.T) {
 }
 
 // A key with everything that a URL reserves is the same one to all operations.
-func TestRuleStore_AwkwardKey(t *testing.T) {
-	agent := consultest.Start(t)
-	key := "灰度/规则 a?b#c%d&e+f"
+func rulesAwkwardKey(t *testing.T, agent *consultest.Agent, rulesKey string) {
+	key := rulesKey + "/规则 a?b#c%d&e+f"
 	s := ruleStore(t, open(t, agent.Config()), key)
 	w := watchRules(t, s)
 	at := put(t, s, setOf("v1"), 0)
@@ -252,8 +272,7 @@ func follow(t *testing.T, e *rule.Engine, s rule.Store) {
 
 // What an operator writes has no author, and comes first in the history; the Put
 // that replaces it keeps it there.
-func TestRuleStore_EditedByHand(t *testing.T) {
-	agent := consultest.Start(t)
+func rulesEditedByHand(t *testing.T, agent *consultest.Agent, rulesKey string) {
 	s := ruleStore(t, open(t, agent.Config()), rulesKey)
 	w := watchRules(t, s)
 	first := put(t, s, setOf("v1"), 0)
@@ -316,8 +335,7 @@ func historyOf(t *testing.T, s rule.Store) (list []string) {
 }
 
 // The history keeps 50, in as many keys, however they came about.
-func TestRuleStore_HistoryIsBounded(t *testing.T) {
-	agent := consultest.Start(t)
+func rulesHistoryIsBounded(t *testing.T, agent *consultest.Agent, rulesKey string) {
 	s := ruleStore(t, open(t, agent.Config()), rulesKey)
 	at := uint64(0)
 	for i := range rule.HistoryLength + 3 {
@@ -348,8 +366,7 @@ func TestRuleStore_HistoryIsBounded(t *testing.T) {
 }
 
 // A writer whose clock is ahead does not push others' documents out of the order.
-func TestRuleStore_ClockOfAnotherWriterIsAhead(t *testing.T) {
-	agent := consultest.Start(t)
+func rulesClockOfAnotherWriterIsAhead(t *testing.T, agent *consultest.Agent, rulesKey string) {
 	s := ruleStore(t, open(t, agent.Config()), rulesKey)
 	for _, name := range []string{"note", "document"} {
 		editKV(t, agent, rulesKey+".history/20990101T000000.000000000Z/"+name, []byte("{}"))
@@ -368,8 +385,7 @@ func TestRuleStore_ClockOfAnotherWriterIsAhead(t *testing.T) {
 
 // Two writers read, add their line, and write where nobody was faster: no line is
 // lost, and what Put returned is the truth.
-func TestRuleStore_RacingWriters(t *testing.T) {
-	agent := consultest.Start(t)
+func rulesRacingWriters(t *testing.T, agent *consultest.Agent, rulesKey string) {
 	const each = 100
 	var wg sync.WaitGroup
 	var conflicts [2]int
@@ -428,8 +444,7 @@ func sameBytes(t *testing.T, want, got []byte) {
 
 // The largest document that fits is written and read, with its history, on an
 // agent with Consul's own limits; one byte more says so and writes nothing.
-func TestRuleStore_SizeLimit(t *testing.T) {
-	agent := consultest.Start(t)
+func rulesSizeLimit(t *testing.T, agent *consultest.Agent, rulesKey string) {
 	s := ruleStore(t, open(t, agent.Config()), rulesKey)
 	at := put(t, s, setOf("v1"), 0)
 
@@ -479,8 +494,7 @@ func TestRuleStore_SizeLimit(t *testing.T) {
 }
 
 // A loser with a large document, which is written in two steps, leaves nothing.
-func TestRuleStore_LargeConflict(t *testing.T) {
-	agent := consultest.Start(t)
+func rulesLargeConflict(t *testing.T, agent *consultest.Agent, rulesKey string) {
 	s := ruleStore(t, open(t, agent.Config()), rulesKey)
 	const writers = 4
 	errs := make([]error, writers)
@@ -591,8 +605,7 @@ func TestRuleStore_ManyRules(t *testing.T) {
 
 // An operator may compress a document himself; one that cannot be unpacked is an
 // error, and the rules before it stay.
-func TestRuleStore_CompressedByHand(t *testing.T) {
-	agent := consultest.Start(t)
+func rulesCompressedByHand(t *testing.T, agent *consultest.Agent, rulesKey string) {
 	s := ruleStore(t, open(t, agent.Config()), rulesKey)
 	w := watchRules(t, s)
 	var b bytes.Buffer
@@ -629,8 +642,7 @@ func TestRuleStore_CompressedByHand(t *testing.T) {
 	w.untilData("\x1f\x8b and so on")
 }
 
-func TestRuleStore_BadInput(t *testing.T) {
-	agent := consultest.Start(t)
+func rulesBadInput(t *testing.T, agent *consultest.Agent, rulesKey string) {
 	r := open(t, agent.Config())
 	s := ruleStore(t, r, rulesKey)
 	_, err := s.Put(t.Context(), rule.Document{Data: []byte("{}"), Reason: strings.Repeat("a", rule.MaxNoteBytes+1)}, 0)
