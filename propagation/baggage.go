@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"math"
 	"strings"
 
 	"go.opentelemetry.io/otel/baggage"
@@ -19,25 +20,31 @@ const (
 
 func isOwn(key string) bool { return strings.HasPrefix(key, graytag.MemberPrefix) }
 
+// wholly is the limit of who has to see everything: of a header that somebody
+// else made, nothing of a tag may leave and nothing else may get lost.
+const wholly = math.MaxInt
+
 // listMembers yields the key and the text of every list-member of the lines of
-// a baggage header. What has no key is left out, and so are lines over the
-// limit in sum: nobody may make us read more.
-func listMembers(lines []string) iter.Seq2[string, string] {
+// a baggage header. What has no key is left out, and so are lines that are over
+// limit bytes in sum.
+func listMembers(lines []string, limit int) iter.Seq2[string, string] {
 	return func(yield func(key, text string) bool) {
-		total := 0
+		total := -1
 		for _, line := range lines {
-			if total += len(line) + 1; total > maxBytes+1 {
+			if total += len(line) + 1; total > limit {
 				return
 			}
 			for line != "" {
 				text, rest, _ := strings.Cut(line, ",")
 				line = rest
-				text = strings.Trim(text, " \t")
+				// All that Unicode calls space, as OTel does: what is foreign to
+				// us must not be ours to somebody else.
+				text = strings.TrimSpace(text)
 				end := strings.IndexAny(text, "=;")
 				if end < 0 {
 					continue
 				}
-				if key := strings.Trim(text[:end], " \t"); key != "" && text[end] == '=' {
+				if key := strings.TrimSpace(text[:end]); key != "" && text[end] == '=' {
 					if !yield(key, text) {
 						return
 					}
@@ -55,7 +62,7 @@ var errBaggage = errors.New("propagation: malformed gray.* member")
 func tagFromBaggage(lines []string) (graytag.Tag, error) {
 	var buf [graytag.MaxBytes + 1]byte
 	wire := buf[:0]
-	for key, text := range listMembers(lines) {
+	for key, text := range listMembers(lines, maxBytes) {
 		if !isOwn(key) {
 			continue
 		}
@@ -99,7 +106,7 @@ func joinForeign(bag baggage.Baggage, lines []string) (joined string, n int) {
 			}
 		}
 	}
-	for key, text := range listMembers(lines) {
+	for key, text := range listMembers(lines, wholly) {
 		if !isOwn(key) && (bag.Len() == 0 || bag.Member(key).Key() == "") {
 			add(text)
 		}
@@ -112,7 +119,7 @@ func joinForeign(bag baggage.Baggage, lines []string) (joined string, n int) {
 func withForeign(ctx context.Context, lines []string) context.Context {
 	bag := baggage.FromContext(ctx)
 	var missing strings.Builder
-	for key, text := range listMembers(lines) {
+	for key, text := range listMembers(lines, maxBytes) {
 		if isOwn(key) || bag.Len() > 0 && bag.Member(key).Key() != "" {
 			continue
 		}

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/graylane/graylane/internal/loglimit"
 	"github.com/graylane/graylane/internal/telemetry"
 	"github.com/graylane/graylane/registry"
 )
@@ -24,6 +25,7 @@ type Balancer struct {
 	metrics *telemetry.Metrics
 	through http.RoundTripper // for requests that name no service
 	own     bool              // nobody but the balancer knows through
+	lines   *loglimit.Limit   // on discoveries that fail, of all services
 
 	services atomic.Pointer[map[string]*service] // replaced, never changed
 	running  sync.WaitGroup                      // every goroutine of every service
@@ -47,6 +49,9 @@ const (
 	// come from outside. Past it the one that was longest unused gives way, those
 	// without instances first.
 	maxServices = 512
+	// maxLines bounds the lines on services whose discovery fails in a minute: a
+	// host may come from outside.
+	maxLines = 64
 	// unknownTimeout is how long a service without instances is watched at most
 	// without being asked for.
 	unknownTimeout = 30 * time.Second
@@ -62,7 +67,7 @@ func New(disc registry.Discovery, opts ...Option) (*Balancer, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Balancer{config: *c, disc: disc, metrics: telemetry.New(c.provider), through: c.base}
+	b := &Balancer{config: *c, disc: disc, metrics: telemetry.New(c.provider), through: c.base, lines: loglimit.New(maxLines, time.Minute)}
 	if b.through == nil {
 		b.through, b.own = defaultTransport(), true
 	}

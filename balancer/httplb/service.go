@@ -37,7 +37,10 @@ type service struct {
 	idle      *time.Timer
 }
 
-type watchError struct{ err error }
+type watchError struct {
+	err    error
+	logged bool // the log knows of the present run of failures
+}
 
 // way is how instances are reached.
 type way struct {
@@ -53,7 +56,7 @@ func (s *service) reach() *way {
 	}
 	w := &way{base: s.b.through}
 	if t, ok := s.b.through.(*http.Transport); ok {
-		transport, dial := instanceTransport(t, s.name)
+		transport, dial := instanceTransport(t, s.name, s.dialFailed)
 		w.base, w.probe = transport, prober(dial)
 	}
 	if !s.way.CompareAndSwap(nil, w) {
@@ -128,7 +131,7 @@ func (s *service) apply(set []registry.Instance) {
 		}
 	}
 	s.rebuild()
-	if s.failure.Swap(nil) != nil {
+	if f := s.failure.Swap(nil); f != nil && f.logged {
 		s.b.logger.Info("httplb: discovery answers again", "service", s.name)
 	}
 	s.answer()
@@ -136,9 +139,13 @@ func (s *service) apply(set []registry.Instance) {
 
 // failed notes an error of the watch; the last good view stays.
 func (s *service) failed(err error) {
-	if s.failure.Swap(&watchError{err}) == nil {
+	before := s.failure.Load() // nobody else writes it
+	now := &watchError{err: err, logged: before != nil && before.logged}
+	if before == nil && s.b.lines.Allow(time.Now()) {
+		now.logged = true
 		s.b.logger.Warn("httplb: discovery failed, the last known instances stay in use", "service", s.name, "error", err)
 	}
+	s.failure.Store(now)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.view.Load() == nil {

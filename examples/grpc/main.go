@@ -60,6 +60,8 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 		reg = c
 	}
 	for _, self := range []registry.Instance{
+		// In a service of yours there is one, and the pipeline says what it is:
+		// registry.FromEnv(registry.Instance{ID: host, Service: "user"}).
 		{ID: "user-stable", Service: "user"},
 		{ID: "user-v2", Service: "user", Metadata: map[string]string{"version": "v2"}},
 	} {
@@ -107,7 +109,6 @@ func serve(ctx context.Context, reg registry.Registrar, self registry.Instance) 
 		return nil, err
 	}
 	self.Address = lis.Addr().String()
-	self = registry.FromEnv(self)
 
 	opts, err := graygrpc.ServerOptions(graygrpc.WithSelf(self))
 	if err != nil {

@@ -33,7 +33,6 @@ type registrarDiscovery interface {
 type world struct {
 	reg   registrarDiscovery
 	tally *tally
-	users map[string]string // the database of the user service
 
 	later  sync.WaitGroup // work that outlives its request
 	failed atomic.Int64   // of that work

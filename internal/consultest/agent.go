@@ -217,10 +217,16 @@ func (a *Agent) ready(ctx context.Context) bool {
 		return false
 	}
 	checks, _, err := a.client.Health().Node(a.name, q)
-	if err != nil || len(checks) == 0 {
+	if err != nil {
 		return false
 	}
-	return checks.AggregatedStatus() == api.HealthPassing
+	// Those of services are among them.
+	for _, c := range checks {
+		if c.CheckID == "serfHealth" {
+			return c.Status == api.HealthPassing
+		}
+	}
+	return false
 }
 
 func (a *Agent) kill() {

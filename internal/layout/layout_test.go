@@ -72,6 +72,7 @@ var banned = map[string][]string{
 	"registry/registrytest": {grpc, consul},
 	"middleware/gateway":    {grpc, consul},
 	"examples/http":         {grpc},
+	"internal/arrival":      {grpc, consul},
 	"internal/telemetry":    {grpc, consul},
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/graylane/graylane/graytag"
+	"github.com/graylane/graylane/internal/arrival"
 	"github.com/graylane/graylane/internal/telemetry"
 	"github.com/graylane/graylane/propagation"
 )
@@ -37,14 +38,9 @@ func Middleware(opts ...HandlerOption) (func(next http.Handler) http.Handler, er
 	if err != nil {
 		return nil, err
 	}
-	for service, p := range c.policies {
-		if _, err := p.Compile(service); err != nil {
-			return nil, fmt.Errorf("grayhttp: policy for service %q: %w", service, err)
-		}
-	}
-	self, err := newSelf(c)
+	self, err := arrival.NewSelf(c.self, c.policy, c.policies)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("grayhttp: %w", err)
 	}
 	s := &server{prop: c.prop, metrics: c.metrics(), self: self, exempt: c.exempt}
 	return func(next http.Handler) http.Handler { return &handler{server: s, next: next} }, nil
@@ -53,7 +49,7 @@ func Middleware(opts ...HandlerOption) (func(next http.Handler) http.Handler, er
 type server struct {
 	prop    *propagation.Propagator
 	metrics *telemetry.Metrics
-	self    *self // nil where it is not known
+	self    *arrival.Self // nil where it is not known
 	exempt  []string
 }
 
@@ -82,14 +78,11 @@ func (s *server) receive(r *http.Request) context.Context {
 	tag := graytag.FromContext(ctx)
 	var a *Arrival
 	if s.self != nil && !exempts(s.exempt, r.URL.Path) {
-		a = s.self.classify(tag)
+		a = s.self.Classify(tag)
 		s.metrics.Request(ctx, a.Wanted, string(a.Outcome))
 	}
 	if tag.IsZero() {
-		return untagged(ctx, a)
+		return arrival.Untagged(ctx, a)
 	}
-	if a == nil {
-		return ctx
-	}
-	return context.WithValue(ctx, arrivalKey{}, a)
+	return arrival.NewContext(ctx, a)
 }

@@ -133,6 +133,7 @@ func TestWrongOptionsAreErrorsOfTheConstructor(t *testing.T) {
 	for want, opt := range map[string]grayhttp.HandlerOption{
 		"minReady -1":         grayhttp.WithPolicy(bad),
 		`service "payment"`:   grayhttp.WithPolicyFor("payment", bad),
+		"without a name":      grayhttp.WithPolicyFor("", subset.Policy{}),
 		`exempt path "x"`:     grayhttp.WithExempt("x"),
 		"without a service":   grayhttp.WithSelf(registry.Instance{}),
 		"grayhttp: WithSelf:": grayhttp.WithSelf(registry.Instance{Service: "order", Metadata: map[string]string{"": "x"}}),

@@ -161,6 +161,8 @@ func WithExempt(paths ...string) Option {
 // WithSelf tells the handler which instance it is: of which service, with which
 // metadata. Arrivals are then classified and counted, and handlers can ask for
 // theirs with [ArrivalFromContext]. ID and address do not matter.
+// Where callers have a policy for this service, give it here too ([WithPolicy]):
+// what it allows them is a fallback, anything else counts as misrouted.
 func WithSelf(self registry.Instance) HandlerOption {
 	self = self.Clone()
 	return handlerOptionFunc(func(c *config) { c.self = &self })

@@ -81,6 +81,78 @@ func TestH1_GoroutinesShareOneHeader(t *testing.T) {
 	assert.Equal(t, http.Header{"X-Shared": {""}, "Baggage": {"tenant=7"}}, shared)
 }
 
+// Keys as they come out of gRPC metadata, or out of a map of somebody's: net/http
+// sends them as they stand.
+func TestH1_KeysInOddCase(t *testing.T) {
+	var rec recorder
+	client := &http.Client{Transport: newTransport(t)}
+	odd := func() http.Header {
+		return http.Header{
+			"x-gray-tag": {"version=v9"}, "X-GRAY-TAG": {"version=v8"}, graytag.Header: {"version=v7"},
+			"baggage": {"gray.version=v9,tenant=7"}, "BAGGAGE": {"gray.uid=9,city=sh"}, "x-own": {"1"},
+		}
+	}
+	below := roundTripper(func(r *http.Request) (*http.Response, error) {
+		rec.record(r)
+		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: r}, nil
+	})
+	theirs := map[string]string{"tenant": "7", "city": "sh"}
+	for name, to := range map[string]struct {
+		client *http.Client
+		url    string
+	}{
+		"over the wire": {client, "http://" + serveBare(t, &rec)},
+		"below us":      {&http.Client{Transport: wrap(t, below)}, "http://inventory/"},
+		"withheld":      {&http.Client{Transport: wrap(t, below)}, "http://" + offsite},
+	} {
+		for _, ctx := range []context.Context{tagged(), graytag.NewContext(context.Background(), graytag.Tag{}), context.Background()} {
+			want := graytag.FromContext(ctx)
+			switch {
+			case name == "withheld":
+				want = graytag.Tag{}
+			case !graytag.InScope(ctx): // several headers that differ, so the next carrier is asked
+				want = graytag.MustParse("uid=9;version=v9")
+			}
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, to.url, nil)
+			require.NoError(t, err)
+			req.Header = odd()
+			require.NoError(t, send(to.client, req), name)
+			assert.Equal(t, odd(), req.Header, "the caller's header is his")
+			got := rec.one(t)
+			assert.Equal(t, want.String(), strings.Join(got.header[graytag.Header], " and "), name)
+			for key := range got.header {
+				assert.NotContains(t, []string{"x-gray-tag", "X-GRAY-TAG", "baggage", "BAGGAGE"}, key, name)
+			}
+			sent := members(t, got.header["Baggage"])
+			assert.Equal(t, tagMembers(want), ours(sent), name)
+			for k, v := range theirs {
+				assert.Equal(t, v, sent[k], name)
+			}
+		}
+	}
+
+	// Alone, and of a request that belongs to no other: a tag put there by hand.
+	req, err := http.NewRequest(http.MethodGet, "http://"+serve(t, &rec), nil)
+	require.NoError(t, err)
+	req.Header = http.Header{"x-gray-tag": {tag.String()}}
+	require.NoError(t, send(client, req))
+	assert.True(t, rec.one(t).tag.Equal(tag))
+	req.URL.Host = "other.example.com"
+	require.NoError(t, send(&http.Client{Transport: wrap(t, below)}, req))
+	assert.Empty(t, rec.one(t).header)
+}
+
+// ours are the members of a tag among all.
+func ours(all map[string]string) map[string]string {
+	own := map[string]string{}
+	for k, v := range all {
+		if strings.HasPrefix(k, graytag.MemberPrefix) {
+			own[k] = v
+		}
+	}
+	return own
+}
+
 func TestH2_WrappedTwiceWithOTelOnTop(t *testing.T) {
 	var rec recorder
 	base := &http.Transport{}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
+	"github.com/graylane/graylane/internal/loglimit"
 	"github.com/graylane/graylane/registry"
 )
 
@@ -29,7 +30,8 @@ type Registry struct {
 	address string      // clients.address
 	clients *clients
 
-	shared registry.Discovery
+	shared   registry.Discovery
+	watchLog *loglimit.Limit
 
 	// ctx ends when the registry is closed, and all background work with it.
 	ctx    context.Context
@@ -69,6 +71,8 @@ func New(cfg *api.Config, opts ...Option) (*Registry, error) {
 		address: cs.address,
 		clients: cs,
 		slots:   make(map[string]*slot),
+
+		watchLog: loglimit.New(watchLines, logInterval),
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	r.shared = registry.Share(source{r})

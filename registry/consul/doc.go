@@ -45,6 +45,10 @@
 // service or the node is [registry.StatusMaintenance]. What was registered
 // without a port cannot be dialled and is left out.
 //
+// The queries name the agent in ?near=, which keeps Consul from answering out of
+// its streaming cache: that was seen to lose instances. Every wait that brought
+// nothing ([WithWaitTime]) is followed by a query that does not wait.
+//
 // Any server may answer ([WithAllowStale]), so that discovery works while the
 // cluster has no leader. An index that goes backwards, which happens when a server
 // was restored or has only just started, makes the answer doubtful: it is read
