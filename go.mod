@@ -3,7 +3,7 @@ module github.com/graylane/graylane
 go 1.26.7
 
 require (
-	github.com/Masterminds/semver/v3 v3.2.0
+	github.com/Masterminds/semver/v3 v3.5.0
 	github.com/cespare/xxhash/v2 v2.3.0
 	github.com/hashicorp/consul/api v1.34.5
 	github.com/stretchr/testify v1.12.1
