@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -150,12 +148,11 @@ func (r *docReader) untilRevision(revision uint64) rule.Document {
 	return r.until(0, func(e docEvent) bool { return e.err == nil && e.d.Revision == revision }).d
 }
 
-func TestRuleStore_Conformance(t *testing.T) {
-	agent := consultest.Start(t)
+func rulesConformance(t *testing.T, agent *consultest.Agent, rulesKey string) {
 	n := 0
 	ruletest.Run(t, func(t *testing.T) ruletest.Harness {
 		n++
-		key := fmt.Sprintf("conformance/%d/rules", n)
+		key := fmt.Sprintf("%s/%d/rules", rulesKey, n)
 		return ruletest.Harness{
 			Store: ruleStore(t, open(t, agent.Config()), key),
 			Delete: func(ctx context.Context) error {
@@ -165,6 +162,28 @@ func TestRuleStore_Conformance(t *testing.T) {
 			TooLarge: 512 << 10,
 		}
 	})
+}
+
+// TestRuleStore_OnAgent runs what leaves the agent alone, each on a key of its own.
+func TestRuleStore_OnAgent(t *testing.T) {
+	agent := consultest.Start(t)
+	for _, c := range []struct {
+		name string
+		test func(t *testing.T, agent *consultest.Agent, rulesKey string)
+	}{
+		{"Conformance", rulesConformance},
+		{"AwkwardKey", rulesAwkwardKey},
+		{"EditedByHand", rulesEditedByHand},
+		{"HistoryIsBounded", rulesHistoryIsBounded},
+		{"ClockOfAnotherWriterIsAhead", rulesClockOfAnotherWriterIsAhead},
+		{"RacingWriters", rulesRacingWriters},
+		{"SizeLimit", rulesSizeLimit},
+		{"LargeConflict", rulesLargeConflict},
+		{"CompressedByHand", rulesCompressedByHand},
+		{"BadInput", rulesBadInput},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.test(t, agent, "graylane/"+c.name) })
+	}
 }
 
 func TestRuleStore_Keys(t *testing.T) {
@@ -184,9 +203,8 @@ func TestRuleStore_Keys(t *testing.T) {
 }
 
 // A key with everything that a URL reserves is the same one to all operations.
-func TestRuleStore_AwkwardKey(t *testing.T) {
-	agent := consultest.Start(t)
-	key := "灰度/规则 a?b#c%d&e+f"
+func rulesAwkwardKey(t *testing.T, agent *consultest.Agent, rulesKey string) {
+	key := rulesKey + "/规则 a?b#c%d&e+f"
 	s := ruleStore(t, open(t, agent.Config()), key)
 	w := watchRules(t, s)
 	at := put(t, s, setOf("v1"), 0)
@@ -252,8 +270,7 @@ func follow(t *testing.T, e *rule.Engine, s rule.Store) {
 
 // What an operator writes has no author, and comes first in the history; the Put
 // that replaces it keeps it there.
-func TestRuleStore_EditedByHand(t *testing.T) {
-	agent := consultest.Start(t)
+func rulesEditedByHand(t *testing.T, agent *consultest.Agent, rulesKey string) {
 	s := ruleStore(t, open(t, agent.Config()), rulesKey)
 	w := watchRules(t, s)
 	first := put(t, s, setOf("v1"), 0)
@@ -316,8 +333,7 @@ func historyOf(t *testing.T, s rule.Store) (list []string) {
 }
 
 // The history keeps 50, in as many keys, however they came about.
-func TestRuleStore_HistoryIsBounded(t *testing.T) {
-	agent := consultest.Start(t)
+func rulesHistoryIsBounded(t *testing.T, agent *consultest.Agent, rulesKey string) {
 	s := ruleStore(t, open(t, agent.Config()), rulesKey)
 	at := uint64(0)
 	for i := range rule.HistoryLength + 3 {
@@ -348,8 +364,7 @@ func TestRuleStore_HistoryIsBounded(t *testing.T) {
 }
 
 // A writer whose clock is ahead does not push others' documents out of the order.
-func TestRuleStore_ClockOfAnotherWriterIsAhead(t *testing.T) {
-	agent := consultest.Start(t)
+func rulesClockOfAnotherWriterIsAhead(t *testing.T, agent *consultest.Agent, rulesKey string) {
 	s := ruleStore(t, open(t, agent.Config()), rulesKey)
 	for _, name := range []string{"note", "document"} {
 		editKV(t, agent, rulesKey+".history/20990101T000000.000000000Z/"+name, []byte("{}"))
@@ -368,8 +383,7 @@ func TestRuleStore_ClockOfAnotherWriterIsAhead(t *testing.T) {
 
 // Two writers read, add their line, and write where nobody was faster: no line is
 // lost, and what Put returned is the truth.
-func TestRuleStore_RacingWriters(t *testing.T) {
-	agent := consultest.Start(t)
+func rulesRacingWriters(t *testing.T, agent *consultest.Agent, rulesKey string) {
 	const each = 100
 	var wg sync.WaitGroup
 	var conflicts [2]int
@@ -413,186 +427,9 @@ func addLine(t *testing.T, s *consul.RuleStore, line string) bool {
 	return true
 }
 
-// noise returns n bytes that do not compress.
-func noise(n int) []byte {
-	data := make([]byte, n)
-	_, _ = rand.NewChaCha8([32]byte{1}).Read(data)
-	return data
-}
-
-// sameBytes does not print them.
-func sameBytes(t *testing.T, want, got []byte) {
-	t.Helper()
-	assert.True(t, bytes.Equal(want, got), "%d bytes differ from %d", len(got), len(want))
-}
-
-// The largest document that fits is written and read, with its history, on an
-// agent with Consul's own limits; one byte more says so and writes nothing.
-func TestRuleStore_SizeLimit(t *testing.T) {
-	agent := consultest.Start(t)
-	s := ruleStore(t, open(t, agent.Config()), rulesKey)
-	at := put(t, s, setOf("v1"), 0)
-
-	_, err := s.Put(t.Context(), rule.Document{Data: noise(500 << 10)}, at)
-	var large *rule.TooLargeError
-	require.ErrorAs(t, err, &large)
-	assert.Greater(t, large.Size, 500<<10)
-	assert.Greater(t, large.Limit, 380<<10)
-	overhead := large.Size - 500<<10
-	n := large.Limit - overhead
-	t.Logf("limit: %d bytes stored", large.Limit)
-
-	// Gzip adds its headers: find the first that is refused.
-	fits := func(n int) bool {
-		rev, err := s.Put(t.Context(), rule.Document{Data: noise(n), Author: "ann"}, at)
-		if err == nil {
-			at = rev
-			return true
-		}
-		require.ErrorAs(t, err, &large)
-		assert.Greater(t, large.Size, large.Limit)
-		return false
-	}
-	n += 64
-	for range 256 {
-		if fits(n) {
-			break
-		}
-		n--
-	}
-	w := watchRules(t, s)
-	sameBytes(t, noise(n), w.untilRevision(at).Data)
-	assert.False(t, fits(n+1))
-
-	// A second one of about that size (revisions have grown a digit), and back.
-	require.True(t, fits(n-16))
-	sameBytes(t, noise(n-16), w.untilRevision(at).Data)
-	put(t, s, setOf("v2"), at)
-	list, err := s.History(t.Context())
-	require.NoError(t, err)
-	require.Len(t, list, 4)
-	sameBytes(t, noise(n-16), list[1].Data)
-	sameBytes(t, noise(n), list[2].Data)
-	keys, _, err := agent.Client().KV().Keys(rulesKey+".history/", "", nil)
-	require.NoError(t, err)
-	assert.Len(t, keys, 2*4, "what was refused left nothing")
-}
-
-// A loser with a large document, which is written in two steps, leaves nothing.
-func TestRuleStore_LargeConflict(t *testing.T) {
-	agent := consultest.Start(t)
-	s := ruleStore(t, open(t, agent.Config()), rulesKey)
-	const writers = 4
-	errs := make([]error, writers)
-	var wg sync.WaitGroup
-	for i := range writers {
-		wg.Go(func() { _, errs[i] = s.Put(context.Background(), rule.Document{Data: noise(300 << 10)}, 0) })
-	}
-	wg.Wait()
-	won := 0
-	for _, err := range errs {
-		if err == nil {
-			won++
-		} else {
-			assert.ErrorIs(t, err, rule.ErrConflict)
-		}
-	}
-	assert.Equal(t, 1, won)
-	keys, _, err := agent.Client().KV().Keys(rulesKey+".history/", "", nil)
-	require.NoError(t, err)
-	assert.Len(t, keys, 2)
-	list, err := s.History(t.Context())
-	require.NoError(t, err)
-	assert.Len(t, list, 1)
-}
-
-// manyRules returns a set of 10,000 rules and a whitelist of 100,000 users, with
-// random numbers from low to ten times that.
-func manyRules(t *testing.T, low int, sorted bool) []byte {
-	t.Helper()
-	rng := rand.New(rand.NewPCG(1, 2))
-	user := func() string { return fmt.Sprint(low + rng.IntN(9*low)) }
-	users := make([]string, 100_000)
-	for i := range users {
-		users[i] = user()
-	}
-	if sorted {
-		slices.Sort(users)
-	}
-	set := &rule.Set{Rules: []rule.Rule{{
-		ID: "whitelist", Tag: "version=v2", Match: []rule.Condition{{Attr: "uid", Op: rule.OpIn, Values: users}},
-	}}}
-	for i := range 10_000 {
-		set.Rules = append(set.Rules, rule.Rule{
-			ID: fmt.Sprintf("rule-%d", i), Tag: fmt.Sprintf("version=v%d", i%7),
-			Match: []rule.Condition{{Attr: "uid", Op: rule.OpEquals, Values: []string{user()}}},
-		})
-	}
-	data, err := rule.Marshal(set)
-	require.NoError(t, err)
-	return data
-}
-
-// 100,000 users and 10,000 rules fit, and what is in Consul can be read with zcat.
-// Where they do not fit Put says so and writes nothing. Servers may take more.
-func TestRuleStore_ManyRules(t *testing.T) {
-	usual, roomy := consultest.Start(t), consultest.Start(t, map[string]any{"limits": map[string]any{"txn_max_req_len": 2 << 20}})
-	for _, c := range []struct {
-		name  string
-		agent *consultest.Agent
-		opts  []consul.Option
-		data  []byte
-		fits  bool
-	}{
-		{"seven digits", usual, nil, manyRules(t, 1_000_000, true), true},
-		{"eight digits", usual, nil, manyRules(t, 10_000_000, true), false},
-		{"eight digits, a larger transaction", roomy, []consul.Option{consul.WithMaxTransaction(2 << 20)}, manyRules(t, 10_000_000, true), true},
-		{"eight digits, larger than the server says", usual, []consul.Option{consul.WithMaxTransaction(2 << 20)}, manyRules(t, 10_000_000, true), false},
-		{"no order, larger than a value", roomy, []consul.Option{consul.WithMaxTransaction(2 << 20)}, manyRules(t, 10_000_000, false), false},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			key := strings.ReplaceAll(c.name, " ", "-")
-			s := ruleStore(t, open(t, c.agent.Config(), c.opts...), key)
-			at, err := s.Put(t.Context(), rule.Document{Data: c.data, Author: "ann"}, 0)
-			p, _, getErr := c.agent.Client().KV().Get(key, nil)
-			require.NoError(t, getErr)
-			if !c.fits {
-				var large *rule.TooLargeError
-				require.ErrorAs(t, err, &large)
-				t.Logf("%d bytes, %d compressed: the limit is %d", len(c.data), large.Size, large.Limit)
-				assert.Greater(t, large.Size, large.Limit)
-				assert.Greater(t, large.Limit, 380<<10)
-				assert.Nil(t, p)
-				keys, _, err := c.agent.Client().KV().Keys(key+".history/", "", nil)
-				require.NoError(t, err)
-				assert.Empty(t, keys)
-				return
-			}
-			require.NoError(t, err)
-			t.Logf("%d bytes, %d compressed", len(c.data), len(p.Value))
-			z, err := gzip.NewReader(bytes.NewReader(p.Value))
-			require.NoError(t, err)
-			unpacked, err := io.ReadAll(z)
-			require.NoError(t, err)
-			sameBytes(t, c.data, unpacked)
-			list, err := s.History(t.Context())
-			require.NoError(t, err)
-			require.Len(t, list, 1)
-			sameBytes(t, c.data, list[0].Data)
-
-			e, err := rule.NewEngine(nil)
-			require.NoError(t, err)
-			follow(t, e, s)
-			require.Eventually(t, func() bool { return e.Status().Revision == at }, patience, time.Millisecond)
-			assert.Equal(t, 10_001, e.Status().Rules)
-		})
-	}
-}
-
 // An operator may compress a document himself; one that cannot be unpacked is an
 // error, and the rules before it stay.
-func TestRuleStore_CompressedByHand(t *testing.T) {
-	agent := consultest.Start(t)
+func rulesCompressedByHand(t *testing.T, agent *consultest.Agent, rulesKey string) {
 	s := ruleStore(t, open(t, agent.Config()), rulesKey)
 	w := watchRules(t, s)
 	var b bytes.Buffer
@@ -629,8 +466,7 @@ func TestRuleStore_CompressedByHand(t *testing.T) {
 	w.untilData("\x1f\x8b and so on")
 }
 
-func TestRuleStore_BadInput(t *testing.T) {
-	agent := consultest.Start(t)
+func rulesBadInput(t *testing.T, agent *consultest.Agent, rulesKey string) {
 	r := open(t, agent.Config())
 	s := ruleStore(t, r, rulesKey)
 	_, err := s.Put(t.Context(), rule.Document{Data: []byte("{}"), Reason: strings.Repeat("a", rule.MaxNoteBytes+1)}, 0)
