@@ -59,7 +59,7 @@ func openEntrance(ctx context.Context, disc registry.Discovery, rules rule.Store
 	if err != nil {
 		return nil, err
 	}
-	e := &entrance{engine: engine, rules: rules, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: users}}}
+	e := &entrance{engine: engine, rules: rules, client: &http.Client{Transport: transport()}}
 
 	following, stopFollowing := context.WithCancel(ctx)
 	followed := make(chan struct{})
@@ -71,6 +71,7 @@ func openEntrance(ctx context.Context, disc registry.Discovery, rules rule.Store
 
 	gw, err := gateway.New(engine, disc,
 		gateway.WithRoutes(gateway.Route{Prefix: "/orders", Service: "order"}),
+		gateway.WithTransport(transport()),
 		// The clients of this program play the load balancer in front of the
 		// gateway: where a user comes from is in X-Forwarded-For.
 		gateway.WithEdge(grayhttp.WithTrustedProxies("127.0.0.0/8")))

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/graylane/graylane/balancer/httplb"
+	"github.com/graylane/graylane/balancer/resolver"
 	"github.com/graylane/graylane/balancer/subset"
 	"github.com/graylane/graylane/examples/internal/ready"
 	"github.com/graylane/graylane/examples/internal/shop"
@@ -118,8 +120,24 @@ func overGRPC(self registry.Instance, register func(*grpc.Server), also ...func(
 
 // dial connects to a gRPC service by name.
 func (w *world) dial(service string) (*grpc.ClientConn, error) {
-	opts := append(graygrpc.DialOptions(w.reg), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	opts := append(graygrpc.DialOptions(w.reg, graygrpc.WithResolver(resolver.WithConnectWait(patience))),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	return grpc.NewClient("gray:///"+service, opts...)
+}
+
+// patience is how long a first connection may take before a request falls back
+// to another version. A thousand requests at once on a machine that has other
+// things to do need more than the defaults, which suit a service.
+const patience = 30 * time.Second
+
+// transport is what instances are reached through over HTTP: some connections
+// to each, however many requests there are.
+func transport() *http.Transport {
+	return &http.Transport{
+		DialContext:         (&net.Dialer{Timeout: patience}).DialContext,
+		MaxConnsPerHost:     64,
+		MaxIdleConnsPerHost: 64,
+	}
 }
 
 // seen counts a call where it was served: what it asked for is in its tag.
@@ -171,7 +189,7 @@ func (w *world) order(self registry.Instance) (func(net.Listener) error, func(),
 	if err != nil {
 		return nil, nil, err
 	}
-	client, err := grayhttp.NewClient(w.reg)
+	client, err := grayhttp.NewClient(w.reg, grayhttp.WithBalancer(httplb.WithBase(transport())))
 	if err != nil {
 		return nil, nil, errors.Join(err, conn.Close())
 	}
