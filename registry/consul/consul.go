@@ -3,6 +3,7 @@ package consul
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"log/slog"
 	"net/http"
@@ -16,8 +17,8 @@ import (
 )
 
 // ErrClosed is what [Registry.Register] returns, and what a watch yields before it
-// ends, once the registry is closed.
-var ErrClosed = errors.New("consul: registry is closed")
+// ends, once the registry is closed. It wraps [registry.ErrClosed].
+var ErrClosed = fmt.Errorf("consul: %w", registry.ErrClosed)
 
 // closeTimeout bounds the deregistrations of Close.
 const closeTimeout = 5 * time.Second
