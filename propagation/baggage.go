@@ -1,6 +1,7 @@
 package propagation
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"iter"
@@ -58,10 +59,11 @@ var errBaggage = errors.New("propagation: malformed gray.* member")
 
 // tagFromBaggage reads the gray.* members of a baggage header. It reads them
 // itself, and strictly: OTel's parser puts U+FFFD in place of what is no UTF-8,
-// which would make another tag of a malformed one.
+// which would make another tag of a malformed one. What forwards headers beside
+// OTel's propagator sends members twice: equal ones are one.
 func tagFromBaggage(lines []string) (graytag.Tag, error) {
 	var buf [graytag.MaxBytes + 1]byte
-	wire := buf[:0]
+	wire, n := buf[:0], 0
 	for key, text := range listMembers(lines, maxBytes) {
 		if !isOwn(key) {
 			continue
@@ -69,13 +71,20 @@ func tagFromBaggage(lines []string) (graytag.Tag, error) {
 		_, value, _ := strings.Cut(text, "=")
 		value, _, _ = strings.Cut(value, ";") // properties
 		value = strings.Trim(value, " \t")
-		if len(wire)+len(key)+len(value) > graytag.MaxBytes {
+		key = key[len(graytag.MemberPrefix):]
+		if n++; n > 2*graytag.MaxPairs {
+			return graytag.Tag{}, errBaggage
+		}
+		if n > 1 && holds(wire, key, value) {
+			continue
+		}
+		if len(wire)+len(key)+len(value)+2 > len(buf) {
 			return graytag.Tag{}, errBaggage
 		}
 		if len(wire) > 0 {
 			wire = append(wire, ';')
 		}
-		wire = append(wire, key[len(graytag.MemberPrefix):]...)
+		wire = append(wire, key...)
 		wire = append(wire, '=')
 		wire = append(wire, value...)
 	}
@@ -83,6 +92,18 @@ func tagFromBaggage(lines []string) (graytag.Tag, error) {
 		return graytag.Tag{}, nil
 	}
 	return graytag.Parse(string(wire))
+}
+
+// holds tells whether key=value is one of the pairs of wire.
+func holds(wire []byte, key, value string) bool {
+	for len(wire) > 0 {
+		pair, rest, _ := bytes.Cut(wire, []byte{';'})
+		wire = rest
+		if len(pair) == len(key)+1+len(value) && string(pair[:len(key)]) == key && string(pair[len(key)+1:]) == value {
+			return true
+		}
+	}
+	return false
 }
 
 // joinForeign returns the list-members that are not ours, n in number: those

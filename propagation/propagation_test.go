@@ -204,6 +204,19 @@ func TestT1_MembersOfOtherLanguages(t *testing.T) {
 	assert.Equal(t, map[string]string{"gray.uid": "10086", "gray.channel": "app", "gray.version": "v2.1.0"}, members(t, h.Get("Baggage")))
 }
 
+func TestALargestTagGoesThroughBaggageAlone(t *testing.T) {
+	largest := graytag.MustParse("a=" + strings.Repeat("a", 256) + ";b=" + strings.Repeat("b", 256) + ";c=" + strings.Repeat("c", 256) +
+		";d=" + strings.Repeat("d", graytag.MaxBytes-3*(256+3)-2))
+	require.Len(t, largest.String(), graytag.MaxBytes)
+	p, count := counted(t)
+	h := http.Header{}
+	p.Inject(graytag.NewContext(context.Background(), largest), propagation.HeaderCarrier(h))
+	h.Del("X-Gray-Tag")
+	got := graytag.FromContext(p.Extract(context.Background(), propagation.HeaderCarrier(h)))
+	assert.True(t, got.Equal(largest))
+	assert.Zero(t, count(malformed))
+}
+
 func TestT2_TheSameBytesOnEveryHop(t *testing.T) {
 	p, count := counted(t)
 	special, err := tag.With("channel", "灰度 a+b%")
@@ -257,6 +270,9 @@ func TestT3_SeveralValues(t *testing.T) {
 		"two lines that are equal":         {header("X-Gray-Tag", "version=v1", "X-Gray-Tag", "version=v1"), "version=v1", 0},
 		"an empty line counts as absent":   {header("X-Gray-Tag", "", "X-Gray-Tag", "version=v1"), "version=v1", 0},
 		"baggage on two lines":             {header("Baggage", "gray.version=v1,a=1", "Baggage", "gray.uid=7,b=2"), "uid=7;version=v1", 0},
+		"members twice and equal":          {header("Baggage", "gray.version=v1, gray.uid=7", "Baggage", "gray.uid=7;p=1,a=1,gray.version=v1"), "uid=7;version=v1", 0},
+		"equal, but not quite":             {header("Baggage", "gray.version=v1,gray.version=v10"), "", 1},
+		"twice without end":                {header("Baggage", strings.Repeat("gray.version=v1,", 500)), "", 1},
 		"members that differ":              {header("Baggage", "gray.version=v1,gray.version=v2"), "", 1},
 		"both malformed":                   {header("X-Gray-Tag", "v2", "Baggage", "gray.version=%zz"), "", 2},
 		"a tag without pairs is no winner": {header("X-Gray-Tag", " ; ", "Baggage", "gray.version=v1"), "version=v1", 0},

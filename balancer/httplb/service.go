@@ -177,7 +177,7 @@ func (s *service) cause() error {
 // touch notes that somebody asks for the service. Most calls write nothing.
 func (s *service) touch() {
 	now := sinceEpoch(time.Now())
-	if now-s.used.Load() > int64(s.b.idleTimeout/16) {
+	if now-s.used.Load() > int64(min(s.b.idleTimeout, unknownTimeout)/16) {
 		s.used.Store(now)
 	}
 }
@@ -186,6 +186,23 @@ func (s *service) touch() {
 func (s *service) known() bool {
 	v := s.view.Load()
 	return v != nil && len(v.groups) > 0
+}
+
+// Ranks of services, from those that are missed least.
+const (
+	rankUnknown = iota // has no instance
+	rankAsked          // nothing was heard of it yet: requests wait for that
+	rankKnown
+)
+
+func (s *service) rank() int {
+	switch {
+	case s.known():
+		return rankKnown
+	case s.view.Load() == nil:
+		return rankAsked
+	}
+	return rankUnknown
 }
 
 // patience is how long the service is watched without being asked for.

@@ -87,9 +87,9 @@ func TestWantedVersionsOfOutsidersDoNotHideRealOnes(t *testing.T) {
 			var line string
 			for _, key := range []string{"service", "wanted", "served"} {
 				v, ok := p.Attributes.Value(attribute.Key(key))
-				line += " " + v.Emit()
+				line += " " + v.AsString()
 				if ok {
-					values[key][v.Emit()] = true
+					values[key][v.AsString()] = true
 				}
 			}
 			got[line] = true

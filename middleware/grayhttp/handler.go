@@ -60,6 +60,10 @@ type handler struct {
 
 // ServeHTTP implements [http.Handler].
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Trailer == nil && r.ContentLength < 0 && r.ProtoMajor == 1 {
+		// Trailers that were not announced arrive in r; the copy has to share them.
+		r.Trailer = make(http.Header)
+	}
 	in := r.WithContext(h.receive(r))
 	// What is inside us leaves things on the request that what is outside looks
 	// for: net/http removes the files of a form, OTel names spans by the pattern.

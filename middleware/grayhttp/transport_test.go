@@ -256,6 +256,57 @@ func TestH3_RedirectsOutOfTheScope(t *testing.T) {
 	}
 }
 
+// Out of the scope and back: what is outside sees nothing, what is inside the tag
+// that the request has, not what somebody outside sent along.
+func TestH3_OutAndBackInside(t *testing.T) {
+	var outside, inside recorder
+	last := serve(t, &inside)
+	base := dialTo(t, serveBare(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		outside.record(r)
+		w.Header().Set(graytag.Header, "version=v9")
+		w.Header().Set("Baggage", "gray.version=v9")
+		http.Redirect(w, r, "http://"+last+"/", http.StatusTemporaryRedirect)
+	})))
+	first := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		inside.record(r)
+		http.Redirect(w, r, "http://"+offsite+"/pay", http.StatusTemporaryRedirect)
+	}))
+	byHand := func() *http.Request {
+		req, err := http.NewRequest(http.MethodPost, "http://"+first+"/", strings.NewReader("body"))
+		require.NoError(t, err)
+		req.Header[strings.ToLower(graytag.Header)] = []string{tag.String()}
+		return req
+	}
+	inContext, err := http.NewRequestWithContext(tagged(), http.MethodPost, "http://"+first+"/", strings.NewReader("body"))
+	require.NoError(t, err)
+	untagged := byHand().WithContext(graytag.NewContext(context.Background(), graytag.Tag{}))
+	for name, chain := range map[string]http.RoundTripper{
+		"alone":            wrap(t, base),
+		"otelhttp inside":  wrap(t, otelTransport(base)),
+		"otelhttp outside": otelTransport(wrap(t, base)),
+		"both":             otelTransport(wrap(t, otelTransport(base))),
+	} {
+		for _, c := range []struct {
+			req  *http.Request
+			want string
+		}{{inContext, tag.String()}, {byHand(), tag.String()}, {untagged, ""}} {
+			req := c.req.Clone(c.req.Context())
+			req.Body, _ = c.req.GetBody()
+			require.NoError(t, send(&http.Client{Transport: chain}, req), name)
+			all := inside.take()
+			require.Len(t, all, 2, name)
+			assert.Equal(t, c.want, all[0].tag.String(), name)
+			assert.Equal(t, c.want, all[1].tag.String(), name)
+			got := outside.one(t)
+			for key, values := range got.header {
+				for _, v := range append(values, key) {
+					assert.NotContains(t, strings.ToLower(v), "gray", "%s: %s", name, key)
+				}
+			}
+		}
+	}
+}
+
 func TestH3_RedirectFromAService(t *testing.T) {
 	var outside, inside recorder
 	reg := memory.New()
