@@ -115,8 +115,15 @@ func (s *RuleStore) get(ctx context.Context, key string, index uint64, limit tim
 	if meta == nil {
 		meta = &api.QueryMeta{}
 	}
+	if p == nil && meta.LastIndex == 0 {
+		return nil, nil, errNotConsul
+	}
 	return p, meta, nil
 }
+
+// errNotConsul is a 404 that Consul has not written: whoever has lost the way to it
+// must not make everything stable.
+var errNotConsul = errors.New("not found, without X-Consul-Index: this is no answer of Consul")
 
 // read asks for a key, and once more through a new connection where the one from
 // before is dead.

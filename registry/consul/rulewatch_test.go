@@ -75,6 +75,7 @@ func TestRuleStore_NoBusyLoop(t *testing.T) {
 		"not JSON":    {index: "7", body: "<html>"},
 		"null":        {index: "7", body: "[null]", once: true},
 		"missing key": {status: 404, index: "7", body: "", once: true},
+		"not Consul":  {status: 404, body: "404 page not found"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -90,8 +91,10 @@ func TestRuleStore_NoBusyLoop(t *testing.T) {
 			// at once after the one without.
 			assert.Greater(t, seen[7].at.Sub(seen[0].at), 3*(20+40+80)*time.Millisecond/4)
 			assert.LessOrEqual(t, logs.lines(), 1, logs.String())
-			if r.status == 0 || r.status == 404 {
+			if r.status == 0 || r.index != "" {
 				assert.LessOrEqual(t, len(w.docs()), 1, "the same is not yielded twice")
+			} else {
+				assert.Empty(t, w.docs(), "no rules are not the same as no answer")
 			}
 		})
 	}
