@@ -2,6 +2,8 @@ package httplb
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -143,7 +145,7 @@ func (s *service) failed(err error) {
 	now := &watchError{err: err, logged: before != nil && before.logged}
 	if before == nil && s.b.lines.Allow(time.Now()) {
 		now.logged = true
-		s.b.logger.Warn("httplb: discovery failed, the last known instances stay in use", "service", s.name, "error", err)
+		s.b.logger.Log(s.ctx, troubleLevel(err), "httplb: discovery fails, the last known instances stay", "service", s.name, "known", s.registered(), "error", err)
 	}
 	s.failure.Store(now)
 	s.mu.Lock()
@@ -152,6 +154,25 @@ func (s *service) failed(err error) {
 		s.rebuild()
 	}
 	s.answer()
+}
+
+// troubleLevel is how loud an error of the watch is: the end of a discovery that
+// was closed is no trouble.
+func troubleLevel(err error) slog.Level {
+	if errors.Is(err, registry.ErrClosed) || errors.Is(err, errWatchEnded) {
+		return slog.LevelDebug
+	}
+	return slog.LevelWarn
+}
+
+// registered counts the instances that the last view knows.
+func (s *service) registered() (n int) {
+	if v := s.view.Load(); v != nil {
+		for _, g := range v.groups {
+			n += g.registered
+		}
+	}
+	return n
 }
 
 // answer lets the requests go that wait for a first word. mu is held.

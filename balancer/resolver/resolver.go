@@ -2,7 +2,9 @@ package resolver
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -68,10 +70,12 @@ func (r *grayResolver) run(ctx context.Context, disc registry.Discovery) {
 		if ctx.Err() != nil {
 			return
 		}
-		r.failed(ctx, fmt.Errorf("the watch of %T ended", disc))
+		r.failed(ctx, fmt.Errorf("%w by %T", errWatchEnded, disc))
 		rest(ctx, rewatch)
 	}
 }
+
+var errWatchEnded = errors.New("the watch was ended")
 
 func rest(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
@@ -87,7 +91,11 @@ func rest(ctx context.Context, d time.Duration) {
 func (r *grayResolver) failed(ctx context.Context, err error) {
 	if !r.failing {
 		r.failing = true
-		r.cfg.logger.WarnContext(ctx, "graylane: discovery fails, the last known instances stay",
+		level := slog.LevelWarn
+		if errors.Is(err, registry.ErrClosed) || errors.Is(err, errWatchEnded) {
+			level = slog.LevelDebug // somebody closed it: no trouble
+		}
+		r.cfg.logger.Log(ctx, level, "resolver: discovery fails, the last known instances stay",
 			"service", r.service, "known", len(r.last), "error", err)
 	}
 	// Flat: a status inside would become that of RPCs.
@@ -99,7 +107,7 @@ func (r *grayResolver) push(ctx context.Context, set []registry.Instance) bool {
 	recovered := r.failing
 	if recovered {
 		r.failing = false
-		r.cfg.logger.InfoContext(ctx, "graylane: discovery works again", "service", r.service)
+		r.cfg.logger.InfoContext(ctx, "resolver: discovery answers again", "service", r.service)
 	}
 	next := roster.Read(set, r.cfg.warning)
 	// After an error an equal state is news: that the error is over.

@@ -50,6 +50,10 @@ type untagged struct {
 // inScope answers what graytag asks of an untagged context.
 var inScope = graytag.NewContext(context.Background(), graytag.Tag{})
 
+// UntaggedValue answers for a context that is in scope and untagged: it returns
+// what graytag looks for, and nil for every other key.
+func UntaggedValue(key any) any { return inScope.Value(key) }
+
 func (c *untagged) Value(key any) any {
 	if key == (Key{}) {
 		if c.arrival == nil {
@@ -57,7 +61,7 @@ func (c *untagged) Value(key any) any {
 		}
 		return c.arrival
 	}
-	if v := inScope.Value(key); v != nil {
+	if v := UntaggedValue(key); v != nil {
 		return v
 	}
 	return c.Context.Value(key)

@@ -22,12 +22,13 @@ const (
 	Malformed      = "graylane.propagation.malformed"
 	Orphans        = "graylane.propagation.orphans"
 	Withheld       = "graylane.propagation.withheld"
+	Forged         = "graylane.edge.forged"
 )
 
 // Metrics holds the instruments of one MeterProvider. It is safe for concurrent
 // use; the zero value and nil record nothing.
 type Metrics struct {
-	decisions, requests, malformed, orphans, withheld metric.Int64Counter
+	decisions, requests, malformed, orphans, withheld, forged metric.Int64Counter
 
 	services, versions *Labels
 }
@@ -45,6 +46,7 @@ func New(provider metric.MeterProvider) *Metrics {
 	m.malformed = counter(meter, Malformed, "{tag}", "Inbound tags that were refused; the request went on without them.")
 	m.orphans = counter(meter, Orphans, "{call}", "Outbound calls whose context no inbound middleware has seen: where tags get lost.")
 	m.withheld = counter(meter, Withheld, "{call}", "Outbound calls that the tag, or its baggage members, were kept from.")
+	m.forged = counter(meter, Forged, "{request}", "Requests from outside that claimed a tag; an edge took it out.")
 	return m
 }
 
@@ -163,6 +165,21 @@ const (
 func (m *Metrics) CountWithheld(ctx context.Context, reason string) {
 	if m != nil && m.withheld != nil && m.withheld.Enabled(ctx) {
 		m.withheld.Add(ctx, 1, metric.WithAttributes(attribute.String("reason", reason)))
+	}
+}
+
+// What is forged, for CountForged.
+const (
+	ForgedHeader        = "header"        // X-Gray-Tag
+	ForgedBaggage       = "baggage"       // gray.* members, of the header or of the context
+	ForgedCompatibility = "compatibility" // a compatibility header
+	ForgedTrace         = "trace"         // X-Gray-Trace
+)
+
+// CountForged counts a request from outside that held something of a tag.
+func (m *Metrics) CountForged(ctx context.Context, carrier string) {
+	if m != nil && m.forged != nil && m.forged.Enabled(ctx) {
+		m.forged.Add(ctx, 1, metric.WithAttributes(attribute.String("carrier", carrier)))
 	}
 }
 

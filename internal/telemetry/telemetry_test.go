@@ -109,6 +109,7 @@ func TestNilRecordsNothing(t *testing.T) {
 	m.CountMalformed(ctx, "x")
 	m.CountOrphan(ctx)
 	m.CountWithheld(ctx, telemetry.WithheldHost)
+	m.CountForged(ctx, telemetry.ForgedHeader)
 	m.Request(ctx, "", "")
 	m.Decision("a", "b", "c", "d", "e").Add(ctx)
 	assert.False(t, m.DecisionsEnabled(ctx))

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/graylane/graylane/graytag"
+	"github.com/graylane/graylane/internal/edge"
 	"github.com/graylane/graylane/internal/telemetry"
 	"github.com/graylane/graylane/propagation"
 )
@@ -42,6 +43,7 @@ type client struct {
 	metrics    *telemetry.Metrics
 	exempt     []string
 	defaultTag graytag.Tag
+	rules      *edge.HopRules // nil: none
 	guard      grpc.CallOption
 	targets    destinations
 }
@@ -58,6 +60,7 @@ func newClient(c *config) *client {
 		metrics:    c.metrics(),
 		exempt:     c.exempt,
 		defaultTag: c.defaultTag,
+		rules:      c.rules,
 		guard:      grpc.PerRPCCredentials(&guard{prop: c.prop}),
 	}
 }
@@ -75,15 +78,20 @@ func (c *client) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.Cli
 // send returns ctx and opts as the call goes on with them. Neither the caller's
 // metadata nor its options are changed.
 func (c *client) send(ctx context.Context, method string, cc *grpc.ClientConn, opts []grpc.CallOption) (context.Context, []grpc.CallOption) {
-	if to := c.targets.of(cc); !to.inside && !c.scope.Allows(to.host) {
+	to := c.targets.of(cc)
+	if !to.inside && !c.scope.Allows(to.host) {
 		return c.withhold(ctx, to.host), opts
 	}
 	tag := graytag.FromContext(ctx)
-	if tag.IsZero() && !graytag.InScope(ctx) {
+	scope := !tag.IsZero() || graytag.InScope(ctx)
+	if !scope {
 		ctx = c.adopt(ctx, method)
-		if tag = graytag.FromContext(ctx); tag.IsZero() {
-			return ctx, opts
-		}
+	}
+	if c.rules != nil {
+		ctx = c.decide(ctx, method, to.service)
+	}
+	if tag = graytag.FromContext(ctx); tag.IsZero() && !scope {
+		return ctx, opts
 	}
 	present := c.present(ctx)
 	if tag.IsZero() && !present && baggage.FromContext(ctx).Len() == 0 {

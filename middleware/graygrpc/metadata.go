@@ -19,6 +19,7 @@ import (
 const (
 	tagKey     = "x-gray-tag"
 	baggageKey = "baggage"
+	traceKey   = "x-gray-trace"
 )
 
 // wireKey returns key as metadata holds it, without an allocation for the keys

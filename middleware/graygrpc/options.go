@@ -10,14 +10,22 @@ import (
 	"github.com/graylane/graylane/balancer/resolver"
 	"github.com/graylane/graylane/balancer/subset"
 	"github.com/graylane/graylane/graytag"
+	"github.com/graylane/graylane/internal/edge"
 	"github.com/graylane/graylane/internal/telemetry"
 	"github.com/graylane/graylane/propagation"
 	"github.com/graylane/graylane/registry"
 )
 
-// ServerOption configures [ServerOptions] and the interceptors of a server.
-type ServerOption interface {
+// EdgeOption configures [Edge].
+type EdgeOption interface {
 	apply(*config)
+	edge()
+}
+
+// ServerOption configures [ServerOptions] and the interceptors of a server, and
+// [Edge], which is a server side, too.
+type ServerOption interface {
+	EdgeOption
 	server()
 }
 
@@ -50,6 +58,7 @@ type PolicyOption interface {
 
 type (
 	optionFunc       func(*config)
+	edgeOptionFunc   func(*config)
 	serverOptionFunc func(*config)
 	clientOptionFunc func(*config)
 	dialOptionFunc   func(*config)
@@ -58,6 +67,7 @@ type (
 
 var (
 	_ Option       = optionFunc(nil)
+	_ EdgeOption   = edgeOptionFunc(nil)
 	_ ServerOption = serverOptionFunc(nil)
 	_ ClientOption = clientOptionFunc(nil)
 	_ DialOption   = dialOptionFunc(nil)
@@ -65,10 +75,14 @@ var (
 )
 
 func (f optionFunc) apply(c *config)       { f(c) }
+func (optionFunc) edge()                   {}
 func (optionFunc) server()                 {}
 func (optionFunc) client()                 {}
 func (optionFunc) dial()                   {}
+func (f edgeOptionFunc) apply(c *config)   { f(c) }
+func (edgeOptionFunc) edge()               {}
 func (f serverOptionFunc) apply(c *config) { f(c) }
+func (serverOptionFunc) edge()             {}
 func (serverOptionFunc) server()           {}
 func (f clientOptionFunc) apply(c *config) { f(c) }
 func (clientOptionFunc) client()           {}
@@ -76,6 +90,7 @@ func (clientOptionFunc) dial()             {}
 func (f dialOptionFunc) apply(c *config)   { f(c) }
 func (dialOptionFunc) dial()               {}
 func (f policyOptionFunc) apply(c *config) { f(c) }
+func (policyOptionFunc) edge()             {}
 func (policyOptionFunc) server()           {}
 func (policyOptionFunc) dial()             {}
 
@@ -92,6 +107,10 @@ type config struct {
 	defaultTag graytag.Tag
 	injectTo   func(host string) bool
 	resolver   []resolver.Option
+
+	gateways, proxies []string
+	attrs             []attr
+	rules             *edge.HopRules
 }
 
 // newConfig applies opts and checks what both sides share.

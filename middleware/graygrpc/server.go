@@ -61,6 +61,10 @@ func newServer(opts []ServerOption) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
+	return serverOf(c)
+}
+
+func serverOf(c *config) (*server, error) {
 	self, err := arrival.NewSelf(c.self, c.policy, c.policies)
 	if err != nil {
 		return nil, fmt.Errorf("graygrpc: %w", err)
@@ -86,20 +90,32 @@ func (s *serverStream) Context() context.Context { return s.ctx }
 
 // receive returns ctx with the tag of its request, and in scope.
 func (s *server) receive(ctx context.Context, method string) context.Context {
+	ctx = s.extract(ctx)
+	tag := graytag.FromContext(ctx)
+	a := s.arrival(ctx, method, tag)
+	if tag.IsZero() {
+		return arrival.Untagged(ctx, a)
+	}
+	return arrival.NewContext(ctx, a)
+}
+
+// extract adds to ctx what its metadata holds.
+func (s *server) extract(ctx context.Context) context.Context {
 	c := incomingPool.Get().(*incoming)
 	c.ctx = ctx
 	ctx = s.prop.Extract(ctx, c)
 	c.ctx = nil
 	incomingPool.Put(c)
+	return ctx
+}
 
-	tag := graytag.FromContext(ctx)
-	var a *Arrival
-	if s.self != nil && !exempts(s.exempt, method) {
-		a = s.self.Classify(tag)
-		s.metrics.Request(ctx, a.Wanted, string(a.Outcome))
+// arrival says what it means that a call of method, which asks for tag, has
+// arrived, and counts it; nil where nobody knows.
+func (s *server) arrival(ctx context.Context, method string, tag graytag.Tag) *Arrival {
+	if s.self == nil || exempts(s.exempt, method) {
+		return nil
 	}
-	if tag.IsZero() {
-		return arrival.Untagged(ctx, a)
-	}
-	return arrival.NewContext(ctx, a)
+	a := s.self.Classify(tag)
+	s.metrics.Request(ctx, a.Wanted, string(a.Outcome))
+	return a
 }

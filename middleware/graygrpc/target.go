@@ -9,14 +9,16 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/graylane/graylane/balancer/resolver"
+	"github.com/graylane/graylane/internal/edge"
 	"github.com/graylane/graylane/propagation"
 )
 
 // destination is where the calls of a connection go, as far as the outbound
 // scope has to know.
 type destination struct {
-	host   string
-	inside bool // by its scheme or its name; else the scope's function decides
+	host    string
+	service string // "" where the target names none
+	inside  bool   // by its scheme or its name; else the scope's function decides
 }
 
 // destinationOf reads a canonical target, "scheme://authority/endpoint" (gRPC
@@ -26,8 +28,12 @@ func destinationOf(canonical string) destination {
 	_, endpoint, _ := strings.Cut(rest, "/")
 	d := destination{host: endpoint}
 	switch scheme {
-	case resolver.Scheme, "unix", "unix-abstract":
+	case resolver.Scheme:
+		d.inside, d.service = true, endpoint
+		return d
+	case "unix", "unix-abstract":
 		d.inside = true
+		return d
 	case "passthrough":
 		// gRPC takes it without an endpoint for a custom dialer alone, such
 		// as one that connects in memory.
@@ -35,6 +41,7 @@ func destinationOf(canonical string) destination {
 	default:
 		d.inside = propagation.InternalHost(endpoint)
 	}
+	d.service = edge.ServiceOf(endpoint)
 	return d
 }
 

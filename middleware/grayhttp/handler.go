@@ -38,11 +38,10 @@ func Middleware(opts ...HandlerOption) (func(next http.Handler) http.Handler, er
 	if err != nil {
 		return nil, err
 	}
-	self, err := arrival.NewSelf(c.self, c.policy, c.policies)
+	s, err := newServer(c)
 	if err != nil {
-		return nil, fmt.Errorf("grayhttp: %w", err)
+		return nil, err
 	}
-	s := &server{prop: c.prop, metrics: c.metrics(), self: self, exempt: c.exempt}
 	return func(next http.Handler) http.Handler { return &handler{server: s, next: next} }, nil
 }
 
@@ -53,6 +52,14 @@ type server struct {
 	exempt  []string
 }
 
+func newServer(c *config) (*server, error) {
+	self, err := arrival.NewSelf(c.self, c.policy, c.policies)
+	if err != nil {
+		return nil, fmt.Errorf("grayhttp: %w", err)
+	}
+	return &server{prop: c.prop, metrics: c.metrics(), self: self, exempt: c.exempt}, nil
+}
+
 type handler struct {
 	*server
 	next http.Handler
@@ -60,11 +67,20 @@ type handler struct {
 
 // ServeHTTP implements [http.Handler].
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	shareTrailers(r)
+	pass(h.next, w, r, r.WithContext(h.receive(r)))
+}
+
+// shareTrailers makes r ready to be copied: trailers that were not announced
+// arrive in r, and the copy has to share them.
+func shareTrailers(r *http.Request) {
 	if r.Trailer == nil && r.ContentLength < 0 && r.ProtoMajor == 1 {
-		// Trailers that were not announced arrive in r; the copy has to share them.
 		r.Trailer = make(http.Header)
 	}
-	in := r.WithContext(h.receive(r))
+}
+
+// pass hands in, which is made of r, to next.
+func pass(next http.Handler, w http.ResponseWriter, r, in *http.Request) {
 	// What is inside us leaves things on the request that what is outside looks
 	// for: net/http removes the files of a form, OTel names spans by the pattern.
 	defer func() {
@@ -73,20 +89,27 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			r.MultipartForm = in.MultipartForm
 		}
 	}()
-	h.next.ServeHTTP(w, in)
+	next.ServeHTTP(w, in)
 }
 
 // receive returns the context of r with its tag, and in scope.
 func (s *server) receive(r *http.Request) context.Context {
 	ctx := s.prop.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 	tag := graytag.FromContext(ctx)
-	var a *Arrival
-	if s.self != nil && !exempts(s.exempt, r.URL.Path) {
-		a = s.self.Classify(tag)
-		s.metrics.Request(ctx, a.Wanted, string(a.Outcome))
-	}
+	a := s.arrival(ctx, r, tag)
 	if tag.IsZero() {
 		return arrival.Untagged(ctx, a)
 	}
 	return arrival.NewContext(ctx, a)
+}
+
+// arrival says what it means that r, which asks for tag, has arrived, and counts
+// it; nil where nobody knows.
+func (s *server) arrival(ctx context.Context, r *http.Request, tag graytag.Tag) *Arrival {
+	if s.self == nil || exempts(s.exempt, r.URL.Path) {
+		return nil
+	}
+	a := s.self.Classify(tag)
+	s.metrics.Request(ctx, a.Wanted, string(a.Outcome))
+	return a
 }

@@ -10,14 +10,22 @@ import (
 	"github.com/graylane/graylane/balancer/httplb"
 	"github.com/graylane/graylane/balancer/subset"
 	"github.com/graylane/graylane/graytag"
+	"github.com/graylane/graylane/internal/edge"
 	"github.com/graylane/graylane/internal/telemetry"
 	"github.com/graylane/graylane/propagation"
 	"github.com/graylane/graylane/registry"
 )
 
-// HandlerOption configures the server side: [NewHandler] and [Middleware].
-type HandlerOption interface {
+// EdgeOption configures [Edge].
+type EdgeOption interface {
 	apply(*config)
+	edge()
+}
+
+// HandlerOption configures the server side: [NewHandler] and [Middleware], and
+// [Edge], which is a server side, too.
+type HandlerOption interface {
+	EdgeOption
 	handler()
 }
 
@@ -48,6 +56,7 @@ type PolicyOption interface {
 
 type (
 	optionFunc          func(*config)
+	edgeOptionFunc      func(*config)
 	handlerOptionFunc   func(*config)
 	clientOptionFunc    func(*config)
 	transportOptionFunc func(*config)
@@ -56,6 +65,7 @@ type (
 
 var (
 	_ Option          = optionFunc(nil)
+	_ EdgeOption      = edgeOptionFunc(nil)
 	_ HandlerOption   = handlerOptionFunc(nil)
 	_ ClientOption    = clientOptionFunc(nil)
 	_ TransportOption = transportOptionFunc(nil)
@@ -63,10 +73,14 @@ var (
 )
 
 func (f optionFunc) apply(c *config)          { f(c) }
+func (optionFunc) edge()                      {}
 func (optionFunc) handler()                   {}
 func (optionFunc) client()                    {}
 func (optionFunc) transport()                 {}
+func (f edgeOptionFunc) apply(c *config)      { f(c) }
+func (edgeOptionFunc) edge()                  {}
 func (f handlerOptionFunc) apply(c *config)   { f(c) }
+func (handlerOptionFunc) edge()               {}
 func (handlerOptionFunc) handler()            {}
 func (f clientOptionFunc) apply(c *config)    { f(c) }
 func (clientOptionFunc) client()              {}
@@ -74,6 +88,7 @@ func (f transportOptionFunc) apply(c *config) { f(c) }
 func (transportOptionFunc) client()           {}
 func (transportOptionFunc) transport()        {}
 func (f policyOptionFunc) apply(c *config)    { f(c) }
+func (policyOptionFunc) edge()                {}
 func (policyOptionFunc) handler()             {}
 func (policyOptionFunc) client()              {}
 
@@ -90,6 +105,11 @@ type config struct {
 	defaultTag graytag.Tag
 	injectTo   func(host string) bool
 	balancer   []httplb.Option
+
+	gateways, proxies []string
+	attrs             []attr
+	sticky            *StickyCookie
+	rules             *edge.HopRules
 }
 
 // newConfig applies opts and checks what both sides share.

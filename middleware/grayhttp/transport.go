@@ -14,6 +14,7 @@ import (
 
 	"github.com/graylane/graylane/balancer/httplb"
 	"github.com/graylane/graylane/graytag"
+	"github.com/graylane/graylane/internal/edge"
 	"github.com/graylane/graylane/internal/telemetry"
 	"github.com/graylane/graylane/propagation"
 )
@@ -31,7 +32,8 @@ type Transport struct {
 	metrics    *telemetry.Metrics
 	exempt     []string
 	defaultTag graytag.Tag
-	owned      io.Closer // nil where the base is the caller's
+	rules      *edge.HopRules // nil: none
+	owned      io.Closer      // nil where the base is the caller's
 }
 
 var _ http.RoundTripper = (*Transport)(nil)
@@ -67,6 +69,7 @@ func newTransport(base http.RoundTripper, c *config) *Transport {
 		metrics:    c.metrics(),
 		exempt:     c.exempt,
 		defaultTag: c.defaultTag,
+		rules:      c.rules,
 	}
 	for i, f := range t.fields {
 		t.fields[i] = http.CanonicalHeaderKey(f)
@@ -91,21 +94,28 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	ctx := req.Context()
 	present := t.present(given)
-	adopted := false
 	tag := graytag.FromContext(ctx)
-	if tag.IsZero() && !graytag.InScope(ctx) {
-		tag = t.adopt(req, given, present)
-		switch {
-		case !tag.IsZero():
-			ctx, adopted = graytag.NewContext(ctx, tag), true
-		case present && t.unreadable(given):
-			// What nobody can read is no tag, and must not fail the request.
-			header := copyHeader(given)
-			t.prop.Remove(propagation.HeaderCarrier(header))
-			return t.send(req, header)
-		default:
-			return t.base.RoundTrip(req)
+	scope := !tag.IsZero() || graytag.InScope(ctx)
+	changed := false // the context
+	if !scope {
+		if tag = t.adopt(req, given, present); !tag.IsZero() {
+			ctx, changed = graytag.NewContext(ctx, tag), true
 		}
+	}
+	if t.rules != nil {
+		var ok bool
+		ctx, tag, ok = t.decide(ctx, req, tag)
+		changed = changed || ok
+	}
+	switch {
+	case scope || changed:
+	case present && t.unreadable(given):
+		// What nobody can read is no tag, and must not fail the request.
+		header := copyHeader(given)
+		t.prop.Remove(propagation.HeaderCarrier(header))
+		return t.send(req, header)
+	default:
+		return t.base.RoundTrip(req)
 	}
 	if tag.IsZero() && !present && baggage.FromContext(ctx).Len() == 0 {
 		return t.base.RoundTrip(req)
@@ -115,7 +125,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		header = copyHeader(given)
 	}
 	t.prop.Inject(ctx, propagation.HeaderCarrier(header))
-	if adopted {
+	if changed {
 		return t.sendContext(req, ctx, header)
 	}
 	return t.send(req, header)

@@ -3,6 +3,7 @@ package consul
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"log/slog"
 	"net/http"
@@ -16,19 +17,19 @@ import (
 )
 
 // ErrClosed is what [Registry.Register] returns, and what a watch yields before it
-// ends, once the registry is closed.
-var ErrClosed = errors.New("consul: registry is closed")
+// ends, once the registry is closed. It wraps [registry.ErrClosed].
+var ErrClosed = fmt.Errorf("consul: %w", registry.ErrClosed)
 
 // closeTimeout bounds the deregistrations of Close.
 const closeTimeout = 5 * time.Second
 
 // Registry is HashiCorp Consul as a [registry.Registrar] and a
-// [registry.Discovery]. It is safe for concurrent use. Create one with [New].
+// [registry.Discovery]; its [Registry.RuleStore] keeps rules there. It is safe for concurrent use. Create one with [New].
 type Registry struct {
 	config  config
-	client  *api.Client
-	address string // for messages
-	idle    func() // closes the idle connections of the client
+	client  *api.Client // clients.catalog
+	address string      // clients.address
+	clients *clients
 
 	shared   registry.Discovery
 	watchLog *loglimit.Limit
@@ -61,15 +62,15 @@ func New(cfg *api.Config, opts ...Option) (*Registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, address, idle, err := newClient(cfg)
+	cs, err := newClients(cfg)
 	if err != nil {
 		return nil, err
 	}
 	r := &Registry{
 		config:  c,
-		client:  client,
-		address: address,
-		idle:    idle,
+		client:  cs.catalog,
+		address: cs.address,
+		clients: cs,
 		slots:   make(map[string]*slot),
 
 		watchLog: loglimit.New(watchLines, logInterval),
@@ -115,7 +116,7 @@ func (r *Registry) Close() error {
 
 	r.cancel()
 	r.work.Wait()
-	r.idle()
+	r.clients.idle()
 	return errors.Join(errs...)
 }
 

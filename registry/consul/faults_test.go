@@ -365,6 +365,7 @@ func TestNew_Invalid(t *testing.T) {
 		"WithDeregisterCriticalAfter": consul.WithDeregisterCriticalAfter(time.Second),
 		"WithOutageGrace":             consul.WithOutageGrace(-1),
 		"WithWaitTime":                consul.WithWaitTime(time.Hour),
+		"WithMaxTransaction":          consul.WithMaxTransaction(1000),
 	} {
 		_, err := consul.New(nil, option)
 		require.ErrorContains(t, err, name)

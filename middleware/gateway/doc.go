@@ -1,0 +1,2 @@
+// Package gateway is the entrance.
+package gateway

@@ -1,0 +1,156 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httputil"
+	"time"
+
+	"github.com/graylane/graylane/graytag"
+	"github.com/graylane/graylane/graytag/rule"
+	"github.com/graylane/graylane/internal/edge"
+	"github.com/graylane/graylane/middleware/grayhttp"
+	"github.com/graylane/graylane/registry"
+)
+
+// Gateway is a reverse proxy that colours every request once and sends it to the
+// version of the service that its colour asks for. It is an [http.Handler], safe
+// for concurrent use. Make one with [New] and end it with [Gateway.Close].
+type Gateway struct {
+	table   *table
+	fail    func(http.ResponseWriter, *http.Request, Failure)
+	clients []*grayhttp.Transport
+}
+
+var _ http.Handler = (*Gateway)(nil)
+
+// New returns a gateway that asks engine for the tag of a request, and disc for
+// the instances of the services that [WithRoutes] names. It fails, with all that
+// is wrong, where there is no route, where a route is not valid or taken twice,
+// and where an option is wrong. Nothing is watched before the first request.
+func New(engine *rule.Engine, disc registry.Discovery, opts ...Option) (*Gateway, error) {
+	c := newConfig()
+	for _, o := range opts {
+		if o != nil {
+			o.applyGateway(c)
+		}
+	}
+	if err := c.check(engine); err != nil {
+		return nil, err
+	}
+	if disc == nil {
+		return nil, errors.New("gateway: discovery is nil")
+	}
+	wrap, err := grayhttp.Edge(engine, c.edgeOptions()...)
+	if err != nil {
+		return nil, fmt.Errorf("gateway: %w", err)
+	}
+	t, err := newTable(c.routes)
+	if err != nil {
+		return nil, err
+	}
+	g := &Gateway{table: t, fail: c.fail}
+	base := c.baseTransport()
+	var ways [2]*grayhttp.Transport
+	for i, transport := range []*http.Transport{base, overH2C(base)} {
+		client, err := grayhttp.NewClient(disc, c.clientOptions(transport)...)
+		if err != nil {
+			_ = g.Close()
+			return nil, fmt.Errorf("gateway: %w", err)
+		}
+		ways[i] = client.Transport.(*grayhttp.Transport)
+		g.clients = append(g.clients, ways[i])
+	}
+	for _, rt := range t.routes {
+		rt.fail, rt.upgrades, rt.limit = c.fail, c.upgrades, &limiter{logger: c.logger}
+		if rt.timeout = rt.Timeout; rt.timeout == 0 {
+			rt.timeout = c.timeout
+		}
+		rt.proxy = rt.newProxy(ways[0])
+		rt.h2c = rt.newProxy(ways[1])
+		rt.entrance = wrap(http.HandlerFunc(rt.serve))
+	}
+	return g, nil
+}
+
+// newProxy returns a proxy for one route over one of the transports. A proxy for
+// each route knows its route without asking the request's context for it.
+func (rt *route) newProxy(over http.RoundTripper) *httputil.ReverseProxy {
+	return &httputil.ReverseProxy{
+		Rewrite:        rt.rewrite,
+		Transport:      over,
+		BufferPool:     buffers,
+		ModifyResponse: modifyResponse,
+		ErrorHandler:   rt.failed,
+		ErrorLog:       log.New(&proxyLog{rt}, "", 0),
+	}
+}
+
+// ServeHTTP implements [http.Handler].
+func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodConnect {
+		w.Header().Set("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")
+		g.fail(w, r, Failure{Status: http.StatusMethodNotAllowed, Reason: ReasonMethod, Err: errConnect})
+		return
+	}
+	rt := g.table.find(r)
+	if rt == nil {
+		g.fail(w, r, Failure{Status: http.StatusNotFound, Reason: ReasonNoRoute, Err: errNoRoute})
+		return
+	}
+	rt.entrance.ServeHTTP(w, r)
+}
+
+var (
+	errConnect = errors.New("gateway: CONNECT is for forward proxies")
+	errNoRoute = errors.New("gateway: no route for this host and path")
+	errTimeout = errors.New("gateway: no answer in time")
+)
+
+// serve sends on what the edge has coloured.
+func (rt *route) serve(w http.ResponseWriter, r *http.Request) {
+	entry, _ := grayhttp.EntryFromContext(r.Context())
+	x := newExchange(w, r, rt, edge.VersionOf(graytag.FromContext(r.Context()), entry.Decision.Key, rt.Service))
+
+	grpc := isGRPC(r)
+	proxy := rt.proxy
+	switch upgrade := r.Header.Get("Upgrade"); {
+	case upgrade != "" && !rt.mayUpgrade(upgrade):
+		// A server may ignore the wish (RFC 9110, section 7.8). What would run
+		// through the tunnel, HTTP/2 for example, passes no entrance.
+		r.Header.Del("Upgrade")
+		r.Header.Del("Http2-Settings")
+		fallthrough
+	case upgrade == "":
+		if !rt.TLS && (rt.H2C || grpc) {
+			proxy = rt.h2c
+		}
+	}
+	if r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody {
+		x.body = &requestBody{ReadCloser: r.Body}
+		r.Body = x.body
+	}
+	// A stream of gRPC has a header when it has its first message; how long that
+	// may take is known to the client, and is in grpc-timeout.
+	if rt.timeout > 0 && !grpc {
+		ctx, cancel := context.WithCancelCause(r.Context())
+		defer cancel(nil)
+		x.timer = time.AfterFunc(rt.timeout, func() { cancel(errTimeout) })
+		defer x.timer.Stop()
+		r = r.WithContext(ctx)
+	}
+	proxy.ServeHTTP(x, r)
+}
+
+// Close ends all watches and closes idle connections to instances. Requests under
+// way go on, those of [http.Server.Shutdown] have ended before; new ones are
+// answered with 503. It always returns nil.
+func (g *Gateway) Close() error {
+	for _, c := range g.clients {
+		_ = c.Close()
+	}
+	return nil
+}

@@ -1,0 +1,111 @@
+package gateway
+
+import (
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/graylane/graylane/middleware/grayhttp"
+)
+
+// rewrite makes the request to the service of that to the gateway. The proxy has
+// removed hop-by-hop headers, Forwarded and X-Forwarded-For, -Host and -Proto.
+// The tag is not in it: the transport writes it last.
+func (rt *route) rewrite(p *httputil.ProxyRequest) {
+	u := p.Out.URL
+	u.Scheme, u.Host = rt.scheme, rt.Service
+	u.User, u.Opaque = nil, "" // of a request in absolute form
+	if !rt.PreserveHost {
+		p.Out.Host = ""
+	}
+	entry, _ := grayhttp.EntryFromContext(p.In.Context())
+	forwarded(p.Out.Header, p.In, entry.Proxied)
+	if rt.StripPrefix && rt.Prefix != "" {
+		stripPrefix(u, rt.Prefix)
+		p.Out.Header["X-Forwarded-Prefix"] = []string{rt.Prefix}
+	}
+}
+
+// forwarded tells the service whom the gateway speaks for. What a trusted proxy
+// says of that is kept and extended, all else is replaced.
+func forwarded(h http.Header, in *http.Request, proxied bool) {
+	values := new([3]string) // in one allocation
+	if proxied {
+		values[0] = strings.Join(in.Header["X-Forwarded-For"], ", ")
+		values[1] = in.Header.Get("X-Forwarded-Host")
+		values[2] = in.Header.Get("X-Forwarded-Proto")
+	} else {
+		removeClaims(h)
+	}
+	if peer, _, err := net.SplitHostPort(in.RemoteAddr); err == nil {
+		if values[0] != "" {
+			values[0] += ", "
+		}
+		values[0] += peer
+	}
+	if values[1] == "" {
+		values[1] = in.Host
+	}
+	if values[2] == "" {
+		values[2] = "http"
+		if in.TLS != nil {
+			values[2] = "https"
+		}
+	}
+	if values[0] != "" { // a peer of a Unix socket has no address
+		h["X-Forwarded-For"] = values[0:1:1]
+	}
+	h["X-Forwarded-Host"] = values[1:2:2]
+	h["X-Forwarded-Proto"] = values[2:3:3]
+}
+
+// removeClaims removes what only a proxy has a say in, and frameworks believe.
+func removeClaims(h http.Header) {
+	for k := range h {
+		if len(k) > 2 && k[0] == 'X' && (k == "X-Real-Ip" || strings.HasPrefix(k, "X-Forwarded-")) {
+			delete(h, k)
+		}
+	}
+}
+
+// stripPrefix takes a prefix that the path has off it, in both forms of the path.
+func stripPrefix(u *url.URL, prefix string) {
+	if u.RawPath != "" {
+		// The prefix may be escaped in one way or another; of what it has none is
+		// a slash, see decodedPath.
+		raw := u.EscapedPath()
+		at := 0
+		for range len(prefix) {
+			if raw[at] == '%' {
+				at += 2
+			}
+			at++
+		}
+		u.RawPath = raw[at:]
+		if u.RawPath == "" {
+			u.RawPath = "/"
+		}
+	}
+	u.Path = u.Path[len(prefix):]
+	if u.Path == "" {
+		u.Path = "/"
+	}
+}
+
+// mayUpgrade tells whether the gateway makes a tunnel for a protocol.
+func (rt *route) mayUpgrade(protocol string) bool {
+	return slices.ContainsFunc(rt.upgrades, func(p string) bool { return strings.EqualFold(p, protocol) })
+}
+
+// isGRPC tells whether r is of gRPC (and not of gRPC-Web, which is content to be
+// like any other request).
+func isGRPC(r *http.Request) bool {
+	if r.ProtoMajor < 2 {
+		return false
+	}
+	after, ok := strings.CutPrefix(r.Header.Get("Content-Type"), "application/grpc")
+	return ok && (after == "" || after[0] == '+' || after[0] == ';')
+}
