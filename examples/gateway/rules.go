@@ -7,8 +7,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/hashicorp/consul/api"
-
 	"github.com/graylane/graylane/graytag/rule"
 	"github.com/graylane/graylane/registry"
 	"github.com/graylane/graylane/registry/consul"
