@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/graylane/graylane/graytag/rule"
 	"github.com/graylane/graylane/registry"
@@ -80,8 +83,7 @@ func (p place) inFile() (*backend, error) {
 }
 
 func (p place) onConsul() (*backend, error) {
-	config := &api.Config{Address: p.agent}
-	reg, err := consul.New(config)
+	reg, err := consul.New(nil, consul.WithAddress(p.agent))
 	if err != nil {
 		return nil, err
 	}
@@ -89,19 +91,33 @@ func (p place) onConsul() (*backend, error) {
 	if b.rules, err = reg.RuleStore(p.key); err != nil {
 		return nil, errors.Join(err, reg.Close())
 	}
-	client, err := api.NewClient(config)
-	if err != nil {
-		return nil, errors.Join(err, reg.Close())
-	}
-	b.write = func(ctx context.Context, document string) error {
-		_, err := client.KV().Put(&api.KVPair{Key: p.key, Value: []byte(document)}, (&api.WriteOptions{}).WithContext(ctx))
-		return err
-	}
-	b.remove = func(ctx context.Context) error {
-		_, err := client.KV().Delete(p.key, (&api.WriteOptions{}).WithContext(ctx))
-		return err
-	}
+	// As an operator does it with curl, and not by RuleStore.Put.
+	b.write = func(ctx context.Context, document string) error { return p.kv(ctx, http.MethodPut, document) }
+	b.remove = func(ctx context.Context) error { return p.kv(ctx, http.MethodDelete, "") }
 	return b, nil
+}
+
+// kv changes the key by Consul's HTTP API.
+func (p place) kv(ctx context.Context, method, body string) error {
+	url := p.agent + "/v1/kv/" + p.key
+	if !strings.Contains(p.agent, "://") {
+		url = "http://" + url
+	}
+	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	defer http.DefaultClient.CloseIdleConnections()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
+	if err == nil && (resp.StatusCode != http.StatusOK || strings.TrimSpace(string(answer)) != "true") {
+		err = fmt.Errorf("consul: %s %s: %s: %s", method, url, resp.Status, answer)
+	}
+	return err
 }
 
 // howTo tells how to change the rules while the gateway runs.

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/graylane/graylane/internal/consultest"
+	"github.com/graylane/graylane/registry"
 	"github.com/graylane/graylane/registry/consul"
 	"github.com/graylane/graylane/registry/registrytest"
 )
