@@ -26,7 +26,18 @@ func (b *Balancer) RoundTrip(req *http.Request) (*http.Response, error) {
 	if !ok {
 		return b.through.RoundTrip(req)
 	}
-	return b.send(name, req, req.Header)
+	return b.send(name, req, req.Header, false)
+}
+
+// RoundTripOwned is RoundTrip for a request that nobody else uses, neither while it
+// is under way nor afterwards, as the one that httputil.ReverseProxy makes: its URL
+// and Host are changed, which spares a copy of it.
+func (b *Balancer) RoundTripOwned(req *http.Request) (*http.Response, error) {
+	name, ok := b.Service(req.URL)
+	if !ok {
+		return b.through.RoundTrip(req)
+	}
+	return b.send(name, req, req.Header, true)
 }
 
 // RoundTripHeader is RoundTrip with header in place of that of req. It is for
@@ -39,10 +50,10 @@ func (b *Balancer) RoundTripHeader(req *http.Request, header http.Header) (*http
 		out.Header = header
 		return b.through.RoundTrip(&out)
 	}
-	return b.send(name, req, header)
+	return b.send(name, req, header, false)
 }
 
-func (b *Balancer) send(name string, req *http.Request, header http.Header) (*http.Response, error) {
+func (b *Balancer) send(name string, req *http.Request, header http.Header, owned bool) (*http.Response, error) {
 	s, err := b.service(req.Context(), name)
 	if err != nil {
 		closeBody(req)
@@ -52,7 +63,7 @@ func (b *Balancer) send(name string, req *http.Request, header http.Header) (*ht
 		closeBody(req)
 		return nil, errHTTPS(b.through)
 	}
-	x := exchange{s: s, req: req, header: header, tag: graytag.FromContext(req.Context()), body: newReplay(req)}
+	x := exchange{s: s, req: req, header: header, owned: owned, tag: graytag.FromContext(req.Context()), body: newReplay(req)}
 	resp, err := x.run()
 	x.body.done()
 	return resp, err
@@ -72,6 +83,7 @@ type exchange struct {
 	body replay
 
 	header http.Header // to be sent
+	owned  bool        // req may be changed
 
 	attempts int
 	down     []*endpoint // that could not be dialled
@@ -144,18 +156,28 @@ func (x *exchange) pick(v *view) (in *instance, choice *subset.Choice, wanted st
 
 // send makes one attempt. sent is false where the request surely did not leave.
 func (x *exchange) send(in *instance, body io.ReadCloser) (resp *http.Response, sent bool, err error) {
-	out := &outgoing{Request: *x.req, url: *x.req.URL}
-	req := &out.Request
-	if req.URL.Scheme == "https" {
-		// A failed handshake is a failed dial; only a trace tells it from what
-		// happens later.
-		req = req.WithContext(httptrace.WithClientTrace(req.Context(), out.traceHandshake(x.s, in.endpoint)))
-	}
-	out.url.Host = in.Address
-	req.URL = &out.url
-	req.Header, req.Body = x.header, body
-	if req.Host == "" {
-		req.Host = x.req.URL.Host
+	var out *outgoing
+	req := x.req
+	if x.owned && x.attempts == 1 && req.URL.Scheme != "https" {
+		// Of an attempt that failed a transport may still read.
+		if req.Host == "" {
+			req.Host = req.URL.Host
+		}
+		req.URL.Host, req.Body = in.Address, body
+	} else {
+		out = &outgoing{Request: *x.req, url: *x.req.URL}
+		req = &out.Request
+		if req.URL.Scheme == "https" {
+			// A failed handshake is a failed dial; only a trace tells it from what
+			// happens later.
+			req = req.WithContext(httptrace.WithClientTrace(req.Context(), out.traceHandshake(x.s, in.endpoint)))
+		}
+		out.url.Host = in.Address
+		req.URL = &out.url
+		req.Header, req.Body = x.header, body
+		if req.Host == "" {
+			req.Host = x.req.URL.Host
+		}
 	}
 	resp, err = x.s.reach().base.RoundTrip(req)
 	if err == nil {
@@ -165,8 +187,10 @@ func (x *exchange) send(in *instance, body io.ReadCloser) (resp *http.Response, 
 	if errors.As(err, &dial) {
 		return nil, false, dial.err
 	}
-	if h := out.handshake.Load(); h != nil && errors.Is(err, *h) {
-		return nil, false, err
+	if out != nil {
+		if h := out.handshake.Load(); h != nil && errors.Is(err, *h) {
+			return nil, false, err
+		}
 	}
 	var op *net.OpError
 	return nil, !(errors.As(err, &op) && op.Op == "dial"), err

@@ -18,7 +18,6 @@ import (
 	"net"
 	"os"
 
-	"github.com/hashicorp/consul/api"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
@@ -52,7 +51,7 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 		registry.Discovery
 	} = memory.New()
 	if *agent != "" {
-		c, err := consul.New(&api.Config{Address: *agent})
+		c, err := consul.New(nil, consul.WithAddress(*agent))
 		if err != nil {
 			return err
 		}

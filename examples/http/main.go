@@ -21,8 +21,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/hashicorp/consul/api"
-
 	"github.com/graylane/graylane/examples/internal/ready"
 	"github.com/graylane/graylane/graytag"
 	"github.com/graylane/graylane/middleware/grayhttp"
@@ -52,7 +50,7 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 		registry.Discovery
 	} = memory.New()
 	if *agent != "" {
-		c, err := consul.New(&api.Config{Address: *agent})
+		c, err := consul.New(nil, consul.WithAddress(*agent))
 		if err != nil {
 			return err
 		}

@@ -28,8 +28,6 @@ import (
 	"os/signal"
 	"time"
 
-	"github.com/hashicorp/consul/api"
-
 	"github.com/graylane/graylane/graytag/rule"
 	"github.com/graylane/graylane/registry/consul"
 	"github.com/graylane/graylane/registry/memory"
@@ -57,7 +55,7 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	var reg registrarDiscovery = memory.New()
 	var rules rule.Store = rule.NewMemoryStore()
 	if *agent != "" {
-		c, err := consul.New(&api.Config{Address: *agent})
+		c, err := consul.New(nil, consul.WithAddress(*agent))
 		if err != nil {
 			return err
 		}

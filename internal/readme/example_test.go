@@ -9,7 +9,6 @@ import (
 	"net/http/httptest"
 	"time"
 
-	"github.com/hashicorp/consul/api"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	pb "google.golang.org/grpc/health/grpc_health_v1"
@@ -170,7 +169,7 @@ func Example_entrance() {
 func Example_consul() {
 	err := func() error {
 		// README: consul
-		reg, err := consul.New(&api.Config{Address: "127.0.0.1:8500"}) // or nil: CONSUL_HTTP_ADDR and the like
+		reg, err := consul.New(nil) // CONSUL_HTTP_ADDR and the like, else 127.0.0.1:8500
 		if err != nil {
 			return err
 		}

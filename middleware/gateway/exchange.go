@@ -25,17 +25,25 @@ type exchange struct {
 
 	version  [1]string
 	group    []string // nil where there is none
-	cookies  []string // that the edge sets
+	before   []field  // what else the answer held before the proxy: a cookie, headers of handlers outside
 	informed bool     // an informational answer has gone out
 	wrote    bool
 }
 
+type field struct {
+	key    string
+	values []string
+}
+
 func newExchange(w http.ResponseWriter, r *http.Request, rt *route, version string) *exchange {
 	h := w.Header()
-	return &exchange{
-		ResponseWriter: w, route: rt, in: r,
-		version: [1]string{version}, group: h[edge.GroupHeader], cookies: h["Set-Cookie"],
+	x := &exchange{ResponseWriter: w, route: rt, in: r, version: [1]string{version}, group: h[edge.GroupHeader]}
+	for k, v := range h {
+		if k != edge.VersionHeader && k != edge.GroupHeader {
+			x.before = append(x.before, field{k, v})
+		}
 	}
+	return x
 }
 
 // WriteHeader implements [http.ResponseWriter].
@@ -47,11 +55,18 @@ func (x *exchange) WriteHeader(code int) {
 	x.wrote = true
 	x.stopTimer()
 	h := x.Header()
+	x.restore(h)
 	x.decided(h)
-	if x.informed && len(x.cookies) > 0 {
-		h["Set-Cookie"] = append(slices.Clone(x.cookies), h["Set-Cookie"]...)
-	}
 	x.ResponseWriter.WriteHeader(code)
+}
+
+// restore puts back what an informational answer has cost.
+func (x *exchange) restore(h http.Header) {
+	if x.informed {
+		for _, f := range x.before {
+			h[f.key] = append(slices.Clone(f.values), h[f.key]...)
+		}
+	}
 }
 
 // decided sets what the edge decided, in place of what the service says.
@@ -64,13 +79,15 @@ func (x *exchange) decided(h http.Header) {
 	}
 }
 
-// inform sends an informational answer, which says nothing of versions.
+// inform sends an informational answer, without what is for the answer proper.
 func (x *exchange) inform(code int) {
 	x.informed = true
 	h := x.Header()
 	delete(h, edge.VersionHeader)
 	delete(h, edge.GroupHeader)
-	delete(h, "Set-Cookie")
+	for _, f := range x.before {
+		delete(h, f.key)
+	}
 	x.ResponseWriter.WriteHeader(code)
 }
 
@@ -93,9 +110,8 @@ func (x *exchange) FlushError() error {
 // Hijack is what [http.ResponseController] calls: the connection becomes a tunnel.
 func (x *exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	x.stopTimer()
-	if x.informed {
-		x.decided(x.Header())
-	}
+	x.restore(x.Header())
+	x.decided(x.Header())
 	return http.NewResponseController(x.ResponseWriter).Hijack()
 }
 
@@ -108,12 +124,16 @@ func (x *exchange) stopTimer() {
 	}
 }
 
-// modifyResponse takes out of the answer to an upgrade what the edge has decided
-// already. Such an answer is not written by WriteHeader.
+// modifyResponse makes an answer of a service fit for the proxy.
 func modifyResponse(res *http.Response) error {
 	if res.StatusCode == http.StatusSwitchingProtocols {
+		// WriteHeader, which says what was decided, is not called for these.
 		delete(res.Header, edge.VersionHeader)
 		delete(res.Header, edge.GroupHeader)
+	}
+	if len(res.Trailer) > 0 {
+		// HTTP/2 has trailers beside a length, HTTP/1.1 has them in chunks alone.
+		delete(res.Header, "Content-Length")
 	}
 	return nil
 }
@@ -123,11 +143,20 @@ func modifyResponse(res *http.Response) error {
 type requestBody struct {
 	io.ReadCloser
 	err atomic.Pointer[error] // read by the handler, written by the transport
+
+	// Trailers are known at the end of the body. The proxy has copied them before.
+	in, out http.Header
 }
 
 func (b *requestBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if err != nil && err != io.EOF {
+	switch err {
+	case nil:
+	case io.EOF:
+		for k := range b.out {
+			b.out[k] = b.in[k]
+		}
+	default:
 		b.err.Store(&err)
 	}
 	return n, err

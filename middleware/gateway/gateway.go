@@ -78,10 +78,10 @@ func New(engine *rule.Engine, disc registry.Discovery, opts ...Option) (*Gateway
 
 // newProxy returns a proxy for one route over one of the transports. A proxy for
 // each route knows its route without asking the request's context for it.
-func (rt *route) newProxy(over http.RoundTripper) *httputil.ReverseProxy {
+func (rt *route) newProxy(over *grayhttp.Transport) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Rewrite:        rt.rewrite,
-		Transport:      over,
+		Transport:      ownedTransport{over},
 		BufferPool:     buffers,
 		ModifyResponse: modifyResponse,
 		ErrorHandler:   rt.failed,
@@ -121,6 +121,7 @@ func (rt *route) serve(w http.ResponseWriter, r *http.Request) {
 	case upgrade != "" && !rt.mayUpgrade(upgrade):
 		// A server may ignore the wish (RFC 9110, section 7.8). What would run
 		// through the tunnel, HTTP/2 for example, passes no entrance.
+		r.Header = r.Header.Clone() // the caller's, where nothing in it was forged
 		r.Header.Del("Upgrade")
 		r.Header.Del("Http2-Settings")
 		fallthrough

@@ -4,7 +4,17 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/graylane/graylane/middleware/grayhttp"
 )
+
+// ownedTransport sends requests of httputil.ReverseProxy, which makes one anew for
+// each, and looks at its context and its Upgrade header alone afterwards.
+type ownedTransport struct{ *grayhttp.Transport }
+
+func (t ownedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	return t.RoundTripOwned(req)
+}
 
 // defaultTransport is what instances are reached through. Beside what the standard
 // library's has, it keeps enough idle connections for a gateway (which has two per

@@ -41,6 +41,7 @@ var _ http.RoundTripper = (*Transport)(nil)
 // headerRoundTripper is a RoundTripper that spares us a copy of the request.
 type headerRoundTripper interface {
 	RoundTripHeader(req *http.Request, header http.Header) (*http.Response, error)
+	RoundTripOwned(req *http.Request) (*http.Response, error)
 }
 
 var _ headerRoundTripper = (*httplb.Balancer)(nil)
@@ -85,6 +86,17 @@ func newTransport(base http.RoundTripper, c *config) *Transport {
 
 // RoundTrip implements [http.RoundTripper]. The caller's request is not changed.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	return t.roundTrip(req, false)
+}
+
+// RoundTripOwned is RoundTrip for a request that nobody else uses, neither while it
+// is under way nor afterwards, as the one that httputil.ReverseProxy makes: it is
+// changed, header and all, which spares copies.
+func (t *Transport) RoundTripOwned(req *http.Request) (*http.Response, error) {
+	return t.roundTrip(req, true)
+}
+
+func (t *Transport) roundTrip(req *http.Request, owned bool) (*http.Response, error) {
 	if req.URL == nil {
 		return t.base.RoundTrip(req) // which says what it thinks of that
 	}
@@ -115,20 +127,32 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		t.prop.Remove(propagation.HeaderCarrier(header))
 		return t.send(req, header)
 	default:
-		return t.base.RoundTrip(req)
+		return t.pass(req, owned)
 	}
 	if tag.IsZero() && !present && baggage.FromContext(ctx).Len() == 0 {
-		return t.base.RoundTrip(req)
+		return t.pass(req, owned)
 	}
 	header := given
-	if !odd {
+	owned = owned && !odd && given != nil
+	if !owned && !odd {
 		header = copyHeader(given)
 	}
 	t.prop.Inject(ctx, propagation.HeaderCarrier(header))
-	if changed {
+	switch {
+	case changed:
 		return t.sendContext(req, ctx, header)
+	case owned:
+		return t.pass(req, true)
 	}
 	return t.send(req, header)
+}
+
+// pass sends req as it is.
+func (t *Transport) pass(req *http.Request, owned bool) (*http.Response, error) {
+	if owned && t.copies != nil {
+		return t.copies.RoundTripOwned(req)
+	}
+	return t.base.RoundTrip(req)
 }
 
 // send sends req with another header.

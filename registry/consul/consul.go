@@ -62,6 +62,14 @@ func New(cfg *api.Config, opts ...Option) (*Registry, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.agent != "" {
+		if cfg == nil {
+			cfg = api.DefaultConfig()
+		}
+		there := *cfg
+		there.Address = c.agent
+		cfg = &there
+	}
 	cs, err := newClients(cfg)
 	if err != nil {
 		return nil, err

@@ -30,6 +30,7 @@ type config struct {
 	retryMin        time.Duration // delay after the first failure
 	retryMax        time.Duration
 	maxTxn          int // bytes
+	agent           string
 
 	err error // what an option found wrong
 }
@@ -60,6 +61,13 @@ func newConfig(opts []Option) (config, error) {
 // refuse notes an invalid option; New returns all of them.
 func (c *config) refuse(format string, args ...any) {
 	c.err = errors.Join(c.err, fmt.Errorf("consul: "+format, args...))
+}
+
+// WithAddress sets the address of the agent, host:port or a URL, in place of that
+// of the config: programs that need nothing else of it have no need of Consul's own
+// package. "" changes nothing.
+func WithAddress(address string) Option {
+	return optionFunc(func(c *config) { c.agent = address })
 }
 
 // WithTTL sets the time after which Consul takes a process for dead that has not
