@@ -41,6 +41,7 @@ type graylane struct {
 	mu          sync.Mutex
 	children    map[string]*child // by version
 	order       []string          // the versions, sorted
+	unusable    map[string]int    // registered instances that must not serve, by version
 	selector    *subset.Selector  // nil until there is a first good state
 	connectWait time.Duration
 	counted     bool  // the policy asks how many instances are ready
@@ -86,9 +87,13 @@ func (b *graylane) UpdateClientConnState(s balancer.ClientConnState) error {
 	}
 	b.tallyFor(client)
 
-	parts := make(map[string][]resolver.Endpoint)
+	parts, unusable := make(map[string][]resolver.Endpoint), make(map[string]int)
 	for _, e := range next.endpoints {
 		v := selector.Version(lbattr.Metadata(e))
+		if lbattr.Unusable(e) {
+			unusable[v]++
+			continue
+		}
 		parts[v] = append(parts[v], e)
 	}
 	b.mu.Lock()
@@ -112,7 +117,7 @@ func (b *graylane) UpdateClientConnState(s balancer.ClientConnState) error {
 			gone = append(gone, c.takeOutLocked()...)
 		}
 	}
-	b.order = slices.Sorted(maps.Keys(b.children))
+	b.order, b.unusable = slices.Sorted(maps.Keys(b.children)), unusable
 	b.selector, b.connectWait, b.cause = selector, cfg.connectWait, nil
 	b.counted = cfg.policy.MinReady > 1 || slices.Contains(cfg.policy.Fallback, subset.FallbackToAny)
 	b.inhibited = false

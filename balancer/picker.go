@@ -64,11 +64,18 @@ func (b *graylane) newPickerLocked(children []*child) *picker {
 	p.tally.refresh(context.Background())
 	for i, c := range children {
 		subsets[i] = c.subsetLocked()
+		subsets[i].Registered += b.unusable[c.version]
 		if subsets[i].Ready == 0 {
 			if p.down == nil {
 				p.down = make(map[string]*target)
 			}
 			p.down[c.version] = c.target
+		}
+	}
+	// Versions without a child come last: none of them is ever chosen.
+	for v, n := range b.unusable {
+		if b.children[v] == nil {
+			subsets = append(subsets, subset.Subset{Version: v, Registered: n, State: subset.Down})
 		}
 	}
 	p.table = b.selector.NewTable(subsets)

@@ -12,9 +12,9 @@ import (
 	"github.com/graylane/graylane/internal/telemetry"
 )
 
-// maxSeries bounds the series that are kept for wanted versions, which callers
-// choose. Past it they count as "other".
-const maxSeries = 512
+// maxSeries bounds the series that are kept, of which there are few as long as
+// there are few versions. Past it a decision is still counted, only more slowly.
+const maxSeries = 1024
 
 // tally counts decisions and shows them. It outlives pickers. nil does nothing.
 //
@@ -52,6 +52,7 @@ func (t *tally) refresh(ctx context.Context) (recorded bool) {
 	return recorded
 }
 
+// seriesKey holds wanted as its label, which is bounded: callers choose it.
 type seriesKey struct {
 	wanted, served  string
 	outcome, reason string
@@ -64,7 +65,7 @@ func (t *tally) served(ctx context.Context, c *subset.Choice, s *server, wanted 
 	if t.refresh(ctx) {
 		series := s.series.Load()
 		if series == nil {
-			series = t.series(seriesKey{wanted, s.version, string(c.Outcome), string(c.Reason)})
+			series = t.series(wanted, s.version, c)
 			if c.Reason != subset.Missing { // else many versions share the server
 				s.series.Store(series)
 			}
@@ -84,7 +85,7 @@ func (t *tally) unavailable(ctx context.Context, c *subset.Choice, wanted string
 		return
 	}
 	if t.client.Metrics.DecisionsEnabled(ctx) {
-		t.series(seriesKey{wanted, "", string(c.Outcome), string(c.Reason)}).Add(ctx)
+		t.series(wanted, "", c).Add(ctx)
 	}
 	if t.client.Observe != nil {
 		t.client.Observe(ctx, t.decision(c, wanted, ""))
@@ -95,19 +96,14 @@ func (t *tally) decision(c *subset.Choice, wanted, served string) subset.Decisio
 	return subset.Decision{Service: t.client.Service, Wanted: wanted, Served: served, Outcome: c.Outcome, Reason: c.Reason}
 }
 
-func (t *tally) series(k seriesKey) *telemetry.Series {
+func (t *tally) series(wanted, served string, c *subset.Choice) *telemetry.Series {
+	m, reason := t.client.Metrics, string(c.Reason)
+	k := seriesKey{m.Wanted(wanted, reason), served, string(c.Outcome), reason}
 	if s, ok := t.known.Load(k); ok {
 		return s.(*telemetry.Series)
 	}
-	full := t.size.Load() >= maxSeries
-	if full {
-		k.wanted = telemetry.Other
-		if s, ok := t.known.Load(k); ok {
-			return s.(*telemetry.Series)
-		}
-	}
-	s := t.client.Metrics.Decision(t.client.Service, k.wanted, k.served, k.outcome, k.reason)
-	if !full || t.size.Load() < 2*maxSeries {
+	s := m.Decision(t.client.Service, wanted, served, k.outcome, reason)
+	if t.size.Load() < maxSeries {
 		if _, loaded := t.known.LoadOrStore(k, s); !loaded {
 			t.size.Add(1)
 		}

@@ -47,4 +47,8 @@
 // and decides anew. A tag carries user data (uid); [Tag.LogValue] hashes it,
 // and the middleware does not send it to hosts outside the system. Parse is
 // bounded in time and memory whatever it is given.
+//
+// The tag is in the OTel baggage of the context, too: a client that is not
+// wrapped and has OTel's Baggage propagator sends it wherever it goes. Give such
+// a client a context without it, NewContext(ctx, Tag{}), or wrap it.
 package graytag

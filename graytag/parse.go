@@ -13,6 +13,7 @@ type ParseError struct {
 	Reason string // what was wrong and what was expected; holds nothing of the input
 }
 
+// Error names the place and the fault, and nothing of the input.
 func (e *ParseError) Error() string {
 	return fmt.Sprintf("graytag: parse: at byte %d: %s", e.Offset, e.Reason)
 }
@@ -23,6 +24,7 @@ type PairError struct {
 	Reason string // what was wrong and what was expected
 }
 
+// Error names the key, shortened to 64 bytes, and the fault; not the value.
 func (e *PairError) Error() string {
 	key := e.Key
 	if len(key) > MaxKeyBytes {

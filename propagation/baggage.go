@@ -1,9 +1,11 @@
 package propagation
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"iter"
+	"math"
 	"strings"
 
 	"go.opentelemetry.io/otel/baggage"
@@ -19,25 +21,31 @@ const (
 
 func isOwn(key string) bool { return strings.HasPrefix(key, graytag.MemberPrefix) }
 
+// wholly is the limit of who has to see everything: of a header that somebody
+// else made, nothing of a tag may leave and nothing else may get lost.
+const wholly = math.MaxInt
+
 // listMembers yields the key and the text of every list-member of the lines of
-// a baggage header. What has no key is left out, and so are lines over the
-// limit in sum: nobody may make us read more.
-func listMembers(lines []string) iter.Seq2[string, string] {
+// a baggage header. What has no key is left out, and so are lines that are over
+// limit bytes in sum.
+func listMembers(lines []string, limit int) iter.Seq2[string, string] {
 	return func(yield func(key, text string) bool) {
-		total := 0
+		total := -1
 		for _, line := range lines {
-			if total += len(line) + 1; total > maxBytes+1 {
+			if total += len(line) + 1; total > limit {
 				return
 			}
 			for line != "" {
 				text, rest, _ := strings.Cut(line, ",")
 				line = rest
-				text = strings.Trim(text, " \t")
+				// All that Unicode calls space, as OTel does: what is foreign to
+				// us must not be ours to somebody else.
+				text = strings.TrimSpace(text)
 				end := strings.IndexAny(text, "=;")
 				if end < 0 {
 					continue
 				}
-				if key := strings.Trim(text[:end], " \t"); key != "" && text[end] == '=' {
+				if key := strings.TrimSpace(text[:end]); key != "" && text[end] == '=' {
 					if !yield(key, text) {
 						return
 					}
@@ -51,24 +59,32 @@ var errBaggage = errors.New("propagation: malformed gray.* member")
 
 // tagFromBaggage reads the gray.* members of a baggage header. It reads them
 // itself, and strictly: OTel's parser puts U+FFFD in place of what is no UTF-8,
-// which would make another tag of a malformed one.
+// which would make another tag of a malformed one. What forwards headers beside
+// OTel's propagator sends members twice: equal ones are one.
 func tagFromBaggage(lines []string) (graytag.Tag, error) {
 	var buf [graytag.MaxBytes + 1]byte
-	wire := buf[:0]
-	for key, text := range listMembers(lines) {
+	wire, n := buf[:0], 0
+	for key, text := range listMembers(lines, maxBytes) {
 		if !isOwn(key) {
 			continue
 		}
 		_, value, _ := strings.Cut(text, "=")
 		value, _, _ = strings.Cut(value, ";") // properties
 		value = strings.Trim(value, " \t")
-		if len(wire)+len(key)+len(value) > graytag.MaxBytes {
+		key = key[len(graytag.MemberPrefix):]
+		if n++; n > 2*graytag.MaxPairs {
+			return graytag.Tag{}, errBaggage
+		}
+		if n > 1 && holds(wire, key, value) {
+			continue
+		}
+		if len(wire)+len(key)+len(value)+2 > len(buf) {
 			return graytag.Tag{}, errBaggage
 		}
 		if len(wire) > 0 {
 			wire = append(wire, ';')
 		}
-		wire = append(wire, key[len(graytag.MemberPrefix):]...)
+		wire = append(wire, key...)
 		wire = append(wire, '=')
 		wire = append(wire, value...)
 	}
@@ -76,6 +92,18 @@ func tagFromBaggage(lines []string) (graytag.Tag, error) {
 		return graytag.Tag{}, nil
 	}
 	return graytag.Parse(string(wire))
+}
+
+// holds tells whether key=value is one of the pairs of wire.
+func holds(wire []byte, key, value string) bool {
+	for len(wire) > 0 {
+		pair, rest, _ := bytes.Cut(wire, []byte{';'})
+		wire = rest
+		if len(pair) == len(key)+1+len(value) && string(pair[:len(key)]) == key && string(pair[len(key)+1:]) == value {
+			return true
+		}
+	}
+	return false
 }
 
 // joinForeign returns the list-members that are not ours, n in number: those
@@ -99,7 +127,7 @@ func joinForeign(bag baggage.Baggage, lines []string) (joined string, n int) {
 			}
 		}
 	}
-	for key, text := range listMembers(lines) {
+	for key, text := range listMembers(lines, wholly) {
 		if !isOwn(key) && (bag.Len() == 0 || bag.Member(key).Key() == "") {
 			add(text)
 		}
@@ -112,7 +140,7 @@ func joinForeign(bag baggage.Baggage, lines []string) (joined string, n int) {
 func withForeign(ctx context.Context, lines []string) context.Context {
 	bag := baggage.FromContext(ctx)
 	var missing strings.Builder
-	for key, text := range listMembers(lines) {
+	for key, text := range listMembers(lines, maxBytes) {
 		if isOwn(key) || bag.Len() > 0 && bag.Member(key).Key() != "" {
 			continue
 		}

@@ -175,7 +175,8 @@ func (c SliceCarrier[E]) Keys() []string {
 	return keys
 }
 
-// messageKey writes the baggage key of a message as W3C spells it.
+// messageKey writes the baggage key as W3C spells it, and OTel on every carrier
+// that is no http.Header.
 func messageKey(key string) string {
 	if key == baggageKey {
 		return "baggage"
@@ -201,11 +202,12 @@ func adapt(c otelprop.TextMapCarrier) carrier {
 	return carrier{other: c}
 }
 
-// The keys that are handed to these are canonical.
+// The keys that are handed to these are canonical. Many carriers of others
+// compare keys byte by byte: they get the one of baggage as OTel writes it.
 
 func (k carrier) get(key string) string {
 	if k.other != nil {
-		return k.other.Get(key)
+		return k.other.Get(messageKey(key))
 	}
 	// Not Get: an empty line in front must not hide a value behind it.
 	for _, v := range k.header[key] {
@@ -221,9 +223,9 @@ func (k carrier) values(key string) []string {
 		return k.header[key]
 	}
 	if g, ok := k.other.(otelprop.ValuesGetter); ok {
-		return g.Values(key)
+		return g.Values(messageKey(key))
 	}
-	if v := k.other.Get(key); v != "" {
+	if v := k.other.Get(messageKey(key)); v != "" {
 		return []string{v}
 	}
 	return nil
@@ -232,7 +234,7 @@ func (k carrier) values(key string) []string {
 func (k *carrier) set(key, value string) {
 	switch {
 	case k.other != nil:
-		k.other.Set(key, value)
+		k.other.Set(messageKey(key), value)
 	case k.header != nil:
 		if len(k.room) == 0 {
 			k.room = make([]string, 2)
@@ -248,8 +250,8 @@ func (k carrier) remove(key string) {
 	if k.other == nil {
 		delete(k.header, key)
 	} else if d, ok := k.other.(Deleter); ok {
-		d.Delete(key)
+		d.Delete(messageKey(key))
 	} else {
-		k.other.Set(key, "")
+		k.other.Set(messageKey(key), "")
 	}
 }

@@ -33,14 +33,17 @@
 //
 // # Messages
 //
-// A producer injects into the headers of a message, a consumer extracts from
-// them. [MapCarrier], [HeaderCarrier] and [NewSliceCarrier] fit the headers of
+// A producer injects into the headers of a message, a consumer takes the tag out
+// with [Propagator.Receive]. [MapCarrier], [HeaderCarrier] and [NewSliceCarrier] fit the headers of
 // the usual clients (kafka-go, franz-go, sarama, NATS, AMQP).
 //
 // # Security
 //
 // Tags hold user data. Client middleware hands them only to hosts inside the
 // system ([InternalHost], [OutboundScope]), also across redirects. What comes
-// from outside is not to be believed: the entrance removes it. Input is read up
+// from outside is not to be believed: the entrance removes it. A client that is
+// not wrapped and has OTel's Baggage propagator sends the gray.* members of its
+// context wherever it goes; wrap it (grayhttp.NewTransport takes any
+// RoundTripper), or give it a context without a tag. Input is read up
 // to the limits of the formats and no further.
 package propagation

@@ -50,7 +50,7 @@ func ExampleNewSliceCarrier() {
 	p.Inject(ctx, propagation.NewSliceCarrier(&message.Headers, split, join))
 
 	// The consumer, elsewhere and later:
-	ctx = p.Extract(context.Background(), propagation.NewSliceCarrier(&message.Headers, split, nil))
+	ctx = p.Receive(context.Background(), propagation.NewSliceCarrier(&message.Headers, split, nil))
 	fmt.Println(graytag.FromContext(ctx))
 	// Output: version=v2.1.0
 }

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -16,28 +15,38 @@ import (
 // InternalHost tells whether host, with or without a port, is one to which
 // tags go by default: a loopback or private literal address (RFC 1918, RFC
 // 4193), a single-label name, or a name under .local, .internal, .svc or
-// .cluster.local. Tags carry user data; all other hosts need leave.
+// .cluster.local. Tags carry user data; all other hosts need leave, and so does
+// what is no host name of letters, digits, hyphens and underscores: what others
+// make of it before they dial, IDNA's further dots for example, is theirs to know.
 func InternalHost(host string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
 	host = strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(host, "["), "]"), ".")
-	if host == "" {
-		return false
-	}
-	if strings.IndexByte(host, ':') >= 0 || host[0] >= '0' && host[0] <= '9' {
+	if strings.IndexByte(host, ':') >= 0 || host != "" && host[0] >= '0' && host[0] <= '9' {
 		if addr, err := netip.ParseAddr(host); err == nil {
 			addr = addr.Unmap()
 			return addr.IsLoopback() || addr.IsPrivate()
 		}
 	}
-	dot := strings.LastIndexByte(host, '.')
-	if dot < 0 {
-		// A number is an address in disguise for some resolvers.
-		_, err := strconv.ParseUint(host, 0, 64)
-		return err != nil && strings.IndexByte(host, ':') < 0
+	start := 0 // of the last label
+	for i := 0; i < len(host); i++ {
+		switch c := host[i]; {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-', c == '_':
+		case c == '.' && i > start:
+			start = i + 1
+		default:
+			return false
+		}
 	}
-	switch last := host[dot+1:]; len(last) {
+	last := host[start:]
+	if last == "" || isNumber(last) {
+		return false
+	}
+	if start == 0 {
+		return true
+	}
+	switch len(last) {
 	case len("svc"):
 		return strings.EqualFold(last, "svc")
 	case len("local"):
@@ -46,6 +55,20 @@ func InternalHost(host string) bool {
 		return strings.EqualFold(last, "internal")
 	}
 	return false
+}
+
+// isNumber tells whether a last label makes the whole host an address in the
+// eyes of some resolvers: of digits, or hexadecimal (inet_aton, and the URL
+// Standard of WHATWG, section 3.5).
+func isNumber(label string) bool {
+	if label[0] < '0' || label[0] > '9' {
+		return false
+	}
+	digits := "0123456789"
+	if len(label) > 1 && label[0] == '0' && label[1]|0x20 == 'x' {
+		label, digits = label[2:], "0123456789abcdefABCDEF"
+	}
+	return strings.Trim(label, digits) == ""
 }
 
 // OutboundScope decides towards which hosts tags go, and keeps them from the

@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -166,6 +167,20 @@ func TestInjectOutOfScopeLeavesTheCarrier(t *testing.T) {
 	assert.Equal(t, "version=v2", got.String())
 }
 
+func TestReceiveMarksWhatAConsumerGets(t *testing.T) {
+	p, _ := counted(t)
+	tagged := p.Receive(context.Background(), propagation.MapCarrier{"x-gray-tag": "version=v2"})
+	assert.Equal(t, "version=v2", graytag.FromContext(tagged).String())
+	for _, c := range []propagation.MapCarrier{{}, {"x-gray-tag": "v2"}, {"baggage": "a=1"}} {
+		ctx := p.Receive(context.Background(), c)
+		assert.True(t, graytag.InScope(ctx), "an untagged message is known to be untagged")
+		assert.True(t, graytag.FromContext(ctx).IsZero())
+		assert.Equal(t, len(c["baggage"])/3, baggage.FromContext(ctx).Len())
+	}
+	twice := p.Receive(tagged, propagation.MapCarrier{})
+	assert.Equal(t, "version=v2", graytag.FromContext(twice).String(), "what the context knows stays")
+}
+
 func TestTheContextIsTheTruthOverItsBaggage(t *testing.T) {
 	p, _ := counted(t)
 	// OTel middleware inside ours reads the old members back.
@@ -187,6 +202,19 @@ func TestT1_MembersOfOtherLanguages(t *testing.T) {
 	h := http.Header{}
 	p.Inject(graytag.NewContext(context.Background(), tag), propagation.HeaderCarrier(h))
 	assert.Equal(t, map[string]string{"gray.uid": "10086", "gray.channel": "app", "gray.version": "v2.1.0"}, members(t, h.Get("Baggage")))
+}
+
+func TestALargestTagGoesThroughBaggageAlone(t *testing.T) {
+	largest := graytag.MustParse("a=" + strings.Repeat("a", 256) + ";b=" + strings.Repeat("b", 256) + ";c=" + strings.Repeat("c", 256) +
+		";d=" + strings.Repeat("d", graytag.MaxBytes-3*(256+3)-2))
+	require.Len(t, largest.String(), graytag.MaxBytes)
+	p, count := counted(t)
+	h := http.Header{}
+	p.Inject(graytag.NewContext(context.Background(), largest), propagation.HeaderCarrier(h))
+	h.Del("X-Gray-Tag")
+	got := graytag.FromContext(p.Extract(context.Background(), propagation.HeaderCarrier(h)))
+	assert.True(t, got.Equal(largest))
+	assert.Zero(t, count(malformed))
 }
 
 func TestT2_TheSameBytesOnEveryHop(t *testing.T) {
@@ -242,6 +270,9 @@ func TestT3_SeveralValues(t *testing.T) {
 		"two lines that are equal":         {header("X-Gray-Tag", "version=v1", "X-Gray-Tag", "version=v1"), "version=v1", 0},
 		"an empty line counts as absent":   {header("X-Gray-Tag", "", "X-Gray-Tag", "version=v1"), "version=v1", 0},
 		"baggage on two lines":             {header("Baggage", "gray.version=v1,a=1", "Baggage", "gray.uid=7,b=2"), "uid=7;version=v1", 0},
+		"members twice and equal":          {header("Baggage", "gray.version=v1, gray.uid=7", "Baggage", "gray.uid=7;p=1,a=1,gray.version=v1"), "uid=7;version=v1", 0},
+		"equal, but not quite":             {header("Baggage", "gray.version=v1,gray.version=v10"), "", 1},
+		"twice without end":                {header("Baggage", strings.Repeat("gray.version=v1,", 500)), "", 1},
 		"members that differ":              {header("Baggage", "gray.version=v1,gray.version=v2"), "", 1},
 		"both malformed":                   {header("X-Gray-Tag", "v2", "Baggage", "gray.version=%zz"), "", 2},
 		"a tag without pairs is no winner": {header("X-Gray-Tag", " ; ", "Baggage", "gray.version=v1"), "version=v1", 0},
@@ -348,11 +379,67 @@ func TestCompatibilityFormats(t *testing.T) {
 	assert.False(t, p.Remove(propagation.HeaderCarrier(h)))
 }
 
+// OTel's own MapCarrier, and most carriers of its instrumentations for message
+// brokers, compare keys byte by byte.
+func TestCarriersThatTellKeysApartByCase(t *testing.T) {
+	p, _ := counted(t)
+	ctx := graytag.NewContext(withBaggage(t, context.Background(), "a", "1"), tag)
+	ours := otelprop.MapCarrier{}
+	p.Inject(ctx, ours)
+	read := otelprop.Baggage{}.Extract(context.Background(), ours)
+	assert.True(t, graytag.FromContext(read).Equal(tag), "a service with nothing but OTel reads it: %v", ours)
+
+	theirs := otelprop.MapCarrier{}
+	otelprop.Baggage{}.Inject(ctx, theirs)
+	got := p.Extract(context.Background(), theirs)
+	assert.True(t, graytag.FromContext(got).Equal(tag), "%v", theirs)
+	assert.Equal(t, "1", baggage.FromContext(got).Member("a").Value())
+
+	p.Inject(graytag.NewContext(context.Background(), graytag.Tag{}), theirs)
+	assert.Equal(t, otelprop.MapCarrier{"baggage": "a=1"}, theirs, "what is stale goes")
+	assert.False(t, p.Remove(theirs))
+	assert.True(t, p.Remove(ours))
+	assert.Equal(t, "a=1", ours["baggage"])
+}
+
+// What we may read is bounded; what must not leave, or must not get lost, is not.
+func TestBaggageOverTheLimitOnTheWayOut(t *testing.T) {
+	big := "big=" + strings.Repeat("x", 8200)
+	for name, lines := range map[string][]string{
+		"behind":       {big + ",gray.uid=10086,last=1"},
+		"on a line":    {big, "gray.uid=10086", "last=1"},
+		"in many":      {"a=" + strings.Repeat("x", 8000), "b=" + strings.Repeat("x", 8000), "gray.uid=10086,last=1"},
+		"at the front": {"gray.uid=10086," + big + ",last=1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, count := counted(t)
+			foreign := strings.Replace(strings.Join(lines, ","), "gray.uid=10086,", "", 1)
+			h := http.Header{"Baggage": slices.Clone(lines)}
+			assert.True(t, p.Remove(propagation.HeaderCarrier(h)))
+			assert.Equal(t, []string{foreign}, h["Baggage"])
+
+			h = http.Header{"Baggage": slices.Clone(lines)}
+			p.Inject(graytag.NewContext(context.Background(), graytag.Tag{}), propagation.HeaderCarrier(h))
+			assert.Equal(t, []string{foreign}, h["Baggage"], "untagged")
+
+			h = http.Header{"Baggage": slices.Clone(lines)}
+			p.Inject(graytag.NewContext(context.Background(), tag), propagation.HeaderCarrier(h))
+			assert.Equal(t, []string{foreign}, h["Baggage"], "no room for ours")
+			assert.Equal(t, tag.String(), h.Get("X-Gray-Tag"))
+			assert.EqualValues(t, 1, count("graylane.propagation.withheld"))
+		})
+	}
+}
+
 func TestRemoveKeepsTheBaggageOfOthers(t *testing.T) {
 	p, _ := counted(t)
 	h := header("Baggage", "gray.version=v2,a=1", "Baggage", "b=2;p", "X-Gray-Tag", "", "X-Gray-Tag", "version=v2")
 	assert.True(t, p.Remove(propagation.HeaderCarrier(h)))
 	assert.Equal(t, http.Header{"Baggage": {"a=1,b=2;p"}}, h)
+
+	h = header("Baggage", "\u00a0gray.version\u2003=v2,a=1")
+	assert.True(t, p.Remove(propagation.HeaderCarrier(h)), "OTel takes all that Unicode calls space for space")
+	assert.Equal(t, http.Header{"Baggage": {"a=1"}}, h)
 }
 
 func TestOptionsAreChecked(t *testing.T) {
@@ -403,6 +490,13 @@ func TestInternalHost(t *testing.T) {
 		"a.local": true, "a.internal": true, "a.ns.svc": true, "a.ns.svc.cluster.local": true, "A.NS.SVC.": true,
 		"": false, "example.com": false, "example.com:80": false, "8.8.8.8": false, "169.254.169.254": false, "[2001:db8::1]:80": false,
 		"10.0.0.1.example.com": false, "svc.example.com": false, "local.com": false, "134744072": false, "0x08080808": false, "a.notlocal": false,
+		"inventory-v2_1": true, "1inventory": true, "10.0.0.1.": true, "0xinventory": true,
+		// What a resolver may take for an address.
+		"8.8": false, "0x8.8": false, "134744072.": false, "99999999999999999999": false, "8.0x080808": false, "1.2.3.4.internal": true,
+		// Dots by IDNA, which net/http makes ASCII of before it dials, and what no host name holds.
+		"evil。com": false, "evil．com": false, "evil｡com": false, "évil": false, "evil。com.internal": false,
+		"evil.com/.internal": false, "evil.com?.internal": false, "evil.com@x.internal": false, "evil.com\\.internal": false,
+		"evil.com%2einternal": false, "a b": false, "evil.com\x00.internal": false, ".internal": false, "a..internal": false, "..": false,
 	} {
 		assert.Equal(t, want, propagation.InternalHost(host), "%q", host)
 	}
@@ -435,12 +529,14 @@ func TestOutboundScopeWithholds(t *testing.T) {
 func FuzzExtract(f *testing.F) {
 	f.Add("version=v2", "gray.version=v3;p=1,a=b", "gray.uid=7")
 	f.Add("version=%ff", "gray.=,=,;,gray.a", "\x00")
-	p, err := propagation.New(propagation.WithVersionHeader("X-Gray-Version"))
+	f.Add("TRUE", "canary", "v2.1.0")
+	f.Add("", "\u00a0gray.version=v2", "a=1")
+	p, err := propagation.New(propagation.WithVersionHeader("X-Gray-Version"), propagation.WithFlagHeader("gray"), propagation.WithCanaryHeader("X-Canary"))
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, tagLine, b1, b2 string) {
-		in := http.Header{"X-Gray-Tag": {tagLine}, "Baggage": {b1, b2}, "X-Gray-Version": {b2}}
+		in := http.Header{"X-Gray-Tag": {tagLine}, "Baggage": {b1, b2}, "X-Gray-Version": {b2}, "Gray": {tagLine}, "X-Canary": {b1}}
 		ctx := p.Extract(context.Background(), propagation.HeaderCarrier(in))
 		got := graytag.FromContext(ctx)
 		out := http.Header{}
@@ -452,6 +548,10 @@ func FuzzExtract(f *testing.F) {
 		p.Remove(propagation.HeaderCarrier(in))
 		if _, ok := p.Tag(context.Background(), propagation.HeaderCarrier(in)); ok {
 			t.Fatalf("Remove left a tag in %q", in)
+		}
+		ctx = otelprop.Baggage{}.Extract(context.Background(), otelprop.HeaderCarrier(in))
+		if graytag.InScope(ctx) {
+			t.Fatalf("Remove left something that OTel takes for a tag in %q", in)
 		}
 	})
 }

@@ -145,7 +145,8 @@ func (p *Propagator) injectBaggage(ctx context.Context, tag graytag.Tag, k *carr
 // other members of the carrier's baggage are added to those of ctx.
 //
 // Where c holds no valid tag ctx is not marked as in scope; that is for the
-// middleware to do, which knows that it stands at the entrance of a service.
+// middleware to do, which knows that it stands at the entrance of a service, and
+// for [Propagator.Receive].
 func (p *Propagator) Extract(ctx context.Context, c otelprop.TextMapCarrier) context.Context {
 	k := adapt(c)
 	lines := k.values(baggageKey)
@@ -164,6 +165,18 @@ func (p *Propagator) Extract(ctx context.Context, c otelprop.TextMapCarrier) con
 		}
 	}
 	return ctx
+}
+
+// Receive is Extract for the consumer of a message, who stands where a service's
+// inbound middleware would: the context that it returns is in scope, also where
+// the message is untagged. A default tag of a client does not apply to it, and
+// its calls are no orphans.
+func (p *Propagator) Receive(ctx context.Context, c otelprop.TextMapCarrier) context.Context {
+	next := p.Extract(ctx, c)
+	if graytag.InScope(next) {
+		return next
+	}
+	return graytag.NewContext(next, graytag.Tag{})
 }
 
 // Tag reads the tag that c holds, as Extract does, and touches no context. ok
@@ -191,7 +204,7 @@ func (p *Propagator) Remove(c otelprop.TextMapCarrier) (removed bool) {
 	}
 	lines := k.values(baggageKey)
 	own := false
-	for key := range listMembers(lines) {
+	for key := range listMembers(lines, wholly) {
 		own = own || isOwn(key)
 	}
 	if !own {

@@ -126,3 +126,7 @@ func checkAddress(s string) string {
 	}
 	return ""
 }
+
+// ErrClosed is wrapped in what a registry returns, and a watch yields, after it
+// was closed: nobody has to be told that it does not answer any more.
+var ErrClosed = errors.New("registry is closed")

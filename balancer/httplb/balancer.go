@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/graylane/graylane/internal/loglimit"
 	"github.com/graylane/graylane/internal/telemetry"
 	"github.com/graylane/graylane/registry"
 )
@@ -24,6 +25,7 @@ type Balancer struct {
 	metrics *telemetry.Metrics
 	through http.RoundTripper // for requests that name no service
 	own     bool              // nobody but the balancer knows through
+	lines   *loglimit.Limit   // on discoveries that fail, of all services
 
 	services atomic.Pointer[map[string]*service] // replaced, never changed
 	running  sync.WaitGroup                      // every goroutine of every service
@@ -47,6 +49,14 @@ const (
 	// come from outside. Past it the one that was longest unused gives way, those
 	// without instances first.
 	maxServices = 512
+	// maxUnknown bounds those among them that have no instance. A registry may
+	// allow a client so many watches and no more (a Consul agent 200 connections):
+	// names that nobody registered must not take the place of what keeps the own
+	// instance registered.
+	maxUnknown = 64
+	// maxLines bounds the lines on services whose discovery fails in a minute: a
+	// host may come from outside.
+	maxLines = 64
 	// unknownTimeout is how long a service without instances is watched at most
 	// without being asked for.
 	unknownTimeout = 30 * time.Second
@@ -62,7 +72,7 @@ func New(disc registry.Discovery, opts ...Option) (*Balancer, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &Balancer{config: *c, disc: disc, metrics: telemetry.New(c.provider), through: c.base}
+	b := &Balancer{config: *c, disc: disc, metrics: telemetry.New(c.provider), through: c.base, lines: loglimit.New(maxLines, time.Minute)}
 	if b.through == nil {
 		b.through, b.own = defaultTransport(), true
 	}
@@ -148,8 +158,8 @@ func (b *Balancer) watch(name string) (*service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("httplb: service %q: %w", name, err)
 	}
-	if len(services) >= maxServices {
-		b.remove(leastUsed(services))
+	if least, unknown := leastUsed(services); len(services) >= maxServices || unknown >= maxUnknown {
+		b.remove(least)
 	}
 	s := &service{
 		b:         b,
@@ -181,18 +191,20 @@ func (b *Balancer) remove(s *service) {
 	s.close()
 }
 
-// leastUsed returns the service that is missed least.
-func leastUsed(services map[string]*service) *service {
-	var least *service
+// leastUsed returns the service that is missed least, and the number of those
+// that are known to have no instance.
+func leastUsed(services map[string]*service) (least *service, unknown int) {
+	var rank int
 	for _, s := range services {
-		switch {
-		case least == nil,
-			least.known() && !s.known(),
-			least.known() == s.known() && s.used.Load() < least.used.Load():
-			least = s
+		r := s.rank()
+		if r == rankUnknown {
+			unknown++
+		}
+		if least == nil || r < rank || r == rank && s.used.Load() < least.used.Load() {
+			least, rank = s, r
 		}
 	}
-	return least
+	return least, unknown
 }
 
 // waitError is the end of a context before a service was heard of.

@@ -25,10 +25,12 @@ type Decision struct {
 	Attempts int
 }
 
-// maxSeries bounds the cached series of one service. A wanted version comes from
-// outside: past the bound a decision is still counted, only more slowly.
-const maxSeries = 256
+// maxSeries bounds the cached series of one service, of which there are few as
+// long as there are few versions. Past it a decision is still counted, only more
+// slowly.
+const maxSeries = 1024
 
+// seriesKey holds wanted as its label, which is bounded: callers choose it.
 type seriesKey struct {
 	wanted, served string
 	outcome        subset.Outcome
@@ -47,15 +49,16 @@ func (c *counters) count(ctx context.Context, d Decision) {
 	if !c.metrics.DecisionsEnabled(ctx) {
 		return
 	}
-	key := seriesKey{d.Wanted, d.Served, d.Outcome, d.Reason}
+	key := seriesKey{c.metrics.Wanted(d.Wanted, string(d.Reason)), d.Served, d.Outcome, d.Reason}
 	if s, ok := c.known.Load(key); ok {
 		s.(*telemetry.Series).Add(ctx)
 		return
 	}
 	s := c.metrics.Decision(c.service, d.Wanted, d.Served, string(d.Outcome), string(d.Reason))
 	if c.size.Load() < maxSeries {
-		c.size.Add(1)
-		c.known.Store(key, s)
+		if _, loaded := c.known.LoadOrStore(key, s); !loaded {
+			c.size.Add(1)
+		}
 	}
 	s.Add(ctx)
 }

@@ -295,7 +295,8 @@ func TestCancelEndsAtOnceAndPutsNobodyAside(t *testing.T) {
 			return nil, ctx.Err()
 		}
 	}}
-	lb := c.balancer(httplb.WithBase(transport), httplb.WithCoolOff(time.Hour, time.Hour))
+	var seen decisions
+	lb := c.balancer(httplb.WithBase(transport), httplb.WithCoolOff(time.Hour, time.Hour), seen.option())
 
 	ctx, cancel := context.WithTimeout(tagged("version=v2"), 20*time.Millisecond)
 	defer cancel()
@@ -312,6 +313,39 @@ func TestCancelEndsAtOnceAndPutsNobodyAside(t *testing.T) {
 	id, err := get(tagged("version=v2"), lb, "http://inventory/")
 	require.NoError(t, err)
 	assert.Equal(t, "g1", id)
+	require.Len(t, seen.all, 3, "what was decided is seen, whatever became of the request")
+	for _, d := range seen.all {
+		assert.Equal(t, subset.Matched, d.Outcome)
+		assert.Equal(t, "g1", d.Instance.ID)
+	}
+}
+
+func TestARequestWhoseBodyIsSpentWasDecidedToo(t *testing.T) {
+	c := newCluster(t)
+	c.up("inventory", "g1", "v2")
+	c.up("inventory", "g2", "v2")
+	refused := &net.OpError{Op: "dial", Err: errors.New("refused")}
+	spends := roundTripper(func(r *http.Request) (*http.Response, error) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		_ = r.Body.Close()
+		return nil, refused
+	})
+	noBody := errors.New("no second body")
+	for want, getBody := range map[error]func() (io.ReadCloser, error){
+		refused: nil, // the body exists once
+		noBody:  func() (io.ReadCloser, error) { return nil, noBody },
+	} {
+		var seen decisions
+		lb := c.balancer(httplb.WithBase(spends), httplb.WithCoolOff(time.Hour, time.Hour), seen.option())
+		req, err := http.NewRequestWithContext(tagged("version=v2"), http.MethodPost, "http://inventory/", newTrackedBody("x"))
+		require.NoError(t, err)
+		req.GetBody = getBody
+		resp, err := lb.RoundTrip(req)
+		require.ErrorIs(t, err, want)
+		require.Nil(t, resp)
+		require.Len(t, seen.all, 1)
+		assert.Equal(t, "v2", seen.all[0].Served)
+	}
 }
 
 // cut answers by closing the connection, n times.

@@ -1,6 +1,8 @@
 package httplb
 
 import (
+	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -57,6 +59,21 @@ func (s *service) endpoint(i registry.Instance) *endpoint {
 func (e *endpoint) stop() {
 	if e.timer != nil {
 		e.timer.Stop()
+	}
+}
+
+// dialFailed puts the endpoint at address aside. Most requests learn of a failed
+// dial themselves; those with less time than a dial to a black hole takes are gone
+// when it fails, and nobody else would ever know.
+func (s *service) dialFailed(address string, err error) {
+	if errors.Is(err, context.Canceled) {
+		return // says nothing of the instance
+	}
+	s.mu.Lock()
+	e := s.endpoints[address]
+	s.mu.Unlock()
+	if e != nil {
+		s.putAside(e, err)
 	}
 }
 

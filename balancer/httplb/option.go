@@ -2,6 +2,7 @@ package httplb
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -57,6 +58,9 @@ func newConfig(opts []Option) (*config, error) {
 		return nil, fmt.Errorf("httplb: %w", err)
 	}
 	for service, p := range c.policies {
+		if service == "" {
+			return nil, errors.New("httplb: policy for a service without a name")
+		}
 		s, err := p.Compile(service)
 		if err != nil {
 			return nil, fmt.Errorf("httplb: service %q: %w", service, err)
@@ -176,7 +180,7 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 }
 
 // WithObserver calls f with every decision, once per request to a service, after
-// the answer came (its header, not its body) or the request failed. ctx is that of
+// the answer came (its header, not its body), or the request failed or was given up. ctx is that of
 // the request. f must be safe for concurrent use and quick. A request that ended
 // before an instance was chosen is not reported.
 func WithObserver(f func(ctx context.Context, d Decision)) Option {

@@ -27,6 +27,7 @@ func TestWrongOptionsAreErrorsOfTheConstructor(t *testing.T) {
 	for want, opt := range map[string]httplb.Option{
 		"minReady -1":      httplb.WithPolicy(subset.Policy{MinReady: -1}),
 		`service "coupon"`: httplb.WithPolicyFor("coupon", subset.Policy{Strict: true, Fallback: []string{"any"}}),
+		"without a name":   httplb.WithPolicyFor("", subset.Policy{}),
 		"cool-off":         httplb.WithCoolOff(0, time.Second),
 		"cool-off from 2s": httplb.WithCoolOff(2*time.Second, time.Second),
 		"retries -1":       httplb.WithRetries(-1),

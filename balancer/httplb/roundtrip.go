@@ -1,6 +1,7 @@
 package httplb
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -106,6 +107,7 @@ func (x *exchange) run() (*http.Response, error) {
 		}
 		body, err := x.body.next()
 		if err != nil {
+			x.report(in, choice, wanted)
 			return nil, fmt.Errorf("httplb: body for another attempt: %w", err)
 		}
 		x.attempts++
@@ -117,12 +119,15 @@ func (x *exchange) run() (*http.Response, error) {
 			resp.Request = x.req
 			return resp, nil
 		case x.canceled():
+			// That nobody waited for the answer is an outcome of this version, too.
+			x.report(in, choice, wanted)
 			return nil, err
 		case !sent:
 			x.s.putAside(in.endpoint, err)
 			x.down = append(x.down, in.endpoint)
 			x.cause = err
 			if !x.body.again() {
+				x.report(in, choice, wanted)
 				return nil, err
 			}
 		default:
@@ -165,7 +170,7 @@ func (x *exchange) send(in *instance, body io.ReadCloser) (resp *http.Response, 
 		if req.URL.Scheme == "https" {
 			// A failed handshake is a failed dial; only a trace tells it from what
 			// happens later.
-			req = req.WithContext(httptrace.WithClientTrace(req.Context(), out.traceHandshake()))
+			req = req.WithContext(httptrace.WithClientTrace(req.Context(), out.traceHandshake(x.s, in.endpoint)))
 		}
 		out.url.Host = in.Address
 		req.URL = &out.url
@@ -198,10 +203,14 @@ type outgoing struct {
 	handshake atomic.Pointer[error] // that failed
 }
 
-func (o *outgoing) traceHandshake() *httptrace.ClientTrace {
+func (o *outgoing) traceHandshake(s *service, e *endpoint) *httptrace.ClientTrace {
 	return &httptrace.ClientTrace{TLSHandshakeDone: func(_ tls.ConnectionState, err error) {
-		if err != nil {
-			o.handshake.Store(&err)
+		if err == nil {
+			return
+		}
+		o.handshake.Store(&err)
+		if !errors.Is(err, context.Canceled) {
+			s.putAside(e, err) // the request may be gone, see dialFailed
 		}
 	}}
 }

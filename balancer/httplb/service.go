@@ -2,6 +2,8 @@ package httplb
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -37,7 +39,10 @@ type service struct {
 	idle      *time.Timer
 }
 
-type watchError struct{ err error }
+type watchError struct {
+	err    error
+	logged bool // the log knows of the present run of failures
+}
 
 // way is how instances are reached.
 type way struct {
@@ -53,7 +58,7 @@ func (s *service) reach() *way {
 	}
 	w := &way{base: s.b.through}
 	if t, ok := s.b.through.(*http.Transport); ok {
-		transport, dial := instanceTransport(t, s.name)
+		transport, dial := instanceTransport(t, s.name, s.dialFailed)
 		w.base, w.probe = transport, prober(dial)
 	}
 	if !s.way.CompareAndSwap(nil, w) {
@@ -128,7 +133,7 @@ func (s *service) apply(set []registry.Instance) {
 		}
 	}
 	s.rebuild()
-	if s.failure.Swap(nil) != nil {
+	if f := s.failure.Swap(nil); f != nil && f.logged {
 		s.b.logger.Info("httplb: discovery answers again", "service", s.name)
 	}
 	s.answer()
@@ -136,15 +141,38 @@ func (s *service) apply(set []registry.Instance) {
 
 // failed notes an error of the watch; the last good view stays.
 func (s *service) failed(err error) {
-	if s.failure.Swap(&watchError{err}) == nil {
-		s.b.logger.Warn("httplb: discovery failed, the last known instances stay in use", "service", s.name, "error", err)
+	before := s.failure.Load() // nobody else writes it
+	now := &watchError{err: err, logged: before != nil && before.logged}
+	if before == nil && s.b.lines.Allow(time.Now()) {
+		now.logged = true
+		s.b.logger.Log(s.ctx, troubleLevel(err), "httplb: discovery fails, the last known instances stay", "service", s.name, "known", s.registered(), "error", err)
 	}
+	s.failure.Store(now)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.view.Load() == nil {
 		s.rebuild()
 	}
 	s.answer()
+}
+
+// troubleLevel is how loud an error of the watch is: the end of a discovery that
+// was closed is no trouble.
+func troubleLevel(err error) slog.Level {
+	if errors.Is(err, registry.ErrClosed) || errors.Is(err, errWatchEnded) {
+		return slog.LevelDebug
+	}
+	return slog.LevelWarn
+}
+
+// registered counts the instances that the last view knows.
+func (s *service) registered() (n int) {
+	if v := s.view.Load(); v != nil {
+		for _, g := range v.groups {
+			n += g.registered
+		}
+	}
+	return n
 }
 
 // answer lets the requests go that wait for a first word. mu is held.
@@ -170,7 +198,7 @@ func (s *service) cause() error {
 // touch notes that somebody asks for the service. Most calls write nothing.
 func (s *service) touch() {
 	now := sinceEpoch(time.Now())
-	if now-s.used.Load() > int64(s.b.idleTimeout/16) {
+	if now-s.used.Load() > int64(min(s.b.idleTimeout, unknownTimeout)/16) {
 		s.used.Store(now)
 	}
 }
@@ -179,6 +207,23 @@ func (s *service) touch() {
 func (s *service) known() bool {
 	v := s.view.Load()
 	return v != nil && len(v.groups) > 0
+}
+
+// Ranks of services, from those that are missed least.
+const (
+	rankUnknown = iota // has no instance
+	rankAsked          // nothing was heard of it yet: requests wait for that
+	rankKnown
+)
+
+func (s *service) rank() int {
+	switch {
+	case s.known():
+		return rankKnown
+	case s.view.Load() == nil:
+		return rankAsked
+	}
+	return rankUnknown
 }
 
 // patience is how long the service is watched without being asked for.

@@ -52,8 +52,9 @@ func checkTransport(t *http.Transport) error {
 // the dial function beneath it. Every service has its own: the pool of an
 // http.Transport is keyed by address, and a TLS connection that was verified for
 // one service must not serve another one that has an instance at that address.
-// Instances are dialled directly, whatever proxy the environment names.
-func instanceTransport(base *http.Transport, service string) (*http.Transport, dialFunc) {
+// Instances are dialled directly, whatever proxy the environment names. failed is
+// told of every dial that fails, also of one whose request has given up by then.
+func instanceTransport(base *http.Transport, service string, failed func(address string, err error)) (*http.Transport, dialFunc) {
 	t := base.Clone()
 	t.Proxy = nil
 	if _, ok := t.TLSNextProto["h2"]; ok {
@@ -86,6 +87,7 @@ func instanceTransport(base *http.Transport, service string) (*http.Transport, d
 	t.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)
 		if err != nil {
+			failed(address, err)
 			return nil, &dialError{err}
 		}
 		return conn, nil

@@ -4,6 +4,7 @@ import (
 	"net"
 	"slices"
 
+	"github.com/graylane/graylane/balancer/internal/roster"
 	"github.com/graylane/graylane/balancer/subset"
 	"github.com/graylane/graylane/graytag"
 	"github.com/graylane/graylane/registry"
@@ -26,23 +27,12 @@ type group struct {
 	instances  []*instance // those that may serve, reachable or not
 }
 
-// groupInstances divides a snapshot by version. Of several instances with one
-// address only the one that registered last is real: the others are what a
-// process that is gone left behind.
+// groupInstances divides a snapshot by version.
 func groupInstances(set []registry.Instance, selector *subset.Selector, warning bool, endpoint func(registry.Instance) *endpoint) []group {
-	newest := make(map[string]int, len(set))
-	for i := range set {
-		if j, ok := newest[set[i].Address]; !ok || set[i].Seq >= set[j].Seq {
-			newest[set[i].Address] = i
-		}
-	}
 	var groups []group
 	at := make(map[string]int)
-	for i := range set {
-		if newest[set[i].Address] != i {
-			continue
-		}
-		version := selector.Version(set[i].Metadata)
+	for _, in := range roster.Read(set, warning) {
+		version := selector.Version(in.Metadata)
 		g, ok := at[version]
 		if !ok {
 			g = len(groups)
@@ -50,18 +40,16 @@ func groupInstances(set []registry.Instance, selector *subset.Selector, warning 
 			groups = append(groups, group{version: version})
 		}
 		groups[g].registered++
-		if may(set[i], warning) {
-			groups[g].instances = append(groups[g].instances, &instance{Instance: set[i], version: version, endpoint: endpoint(set[i])})
+		if in.Usable && dialable(in.Address) {
+			groups[g].instances = append(groups[g].instances, &instance{Instance: in.Instance, version: version, endpoint: endpoint(in.Instance)})
 		}
 	}
 	return groups
 }
 
-func may(i registry.Instance, warning bool) bool {
-	if host, port, err := net.SplitHostPort(i.Address); err != nil || host == "" || port == "" {
-		return false
-	}
-	return i.Status == registry.StatusPassing || warning && i.Status == registry.StatusWarning
+func dialable(address string) bool {
+	host, port, err := net.SplitHostPort(address)
+	return err == nil && host != "" && port != ""
 }
 
 // view is everything that a request needs to choose an instance. It is immutable

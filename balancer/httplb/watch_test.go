@@ -296,11 +296,47 @@ func TestWatchesAreBounded(t *testing.T) {
 		_, err := get(context.Background(), lb, fmt.Sprintf("http://host%d/", i))
 		require.Error(t, err)
 	}
-	require.Eventually(t, func() bool { return disc.open.Load() <= 512 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return disc.open.Load() <= 1+64 }, 5*time.Second, time.Millisecond)
 	before := disc.started.Load()
 	_, err = get(context.Background(), lb, "http://inventory/")
 	require.NoError(t, err)
 	assert.Equal(t, before, disc.started.Load(), "a service with instances outlives names that nobody registered")
+}
+
+// Services that nothing was heard of yet do not give way to each other: their
+// requests would ask anew, and push the next out.
+func TestManyServicesMayStartAtOnce(t *testing.T) {
+	c := newCluster(t)
+	for i := range 300 {
+		c.register(instance(fmt.Sprint("service", i), fmt.Sprint("s", i), "", "127.0.0.1:1"))
+	}
+	answer := make(chan struct{})
+	disc := &counted{Discovery: watchFunc(func(ctx context.Context, service string) iter.Seq2[[]registry.Instance, error] {
+		return func(yield func([]registry.Instance, error) bool) {
+			select {
+			case <-answer:
+			case <-ctx.Done():
+				return
+			}
+			c.reg.Watch(ctx, service)(yield)
+		}
+	})}
+	base := roundTripper(func(r *http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: r}, nil
+	})
+	lb := newBalancer(t, disc, httplb.WithBase(base))
+	var wg sync.WaitGroup
+	for i := range 300 {
+		wg.Go(func() {
+			_, err := get(context.Background(), lb, fmt.Sprintf("http://service%d/", i))
+			assert.NoError(t, err)
+		})
+	}
+	require.Eventually(t, func() bool { return disc.started.Load() == 300 }, 5*time.Second, time.Millisecond)
+	close(answer)
+	wg.Wait()
+	assert.EqualValues(t, 300, disc.started.Load(), "each is watched once")
+	assert.EqualValues(t, 300, disc.open.Load())
 }
 
 func TestCloseLetsWaitersGo(t *testing.T) {

@@ -2,7 +2,9 @@ package resolver
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -13,6 +15,7 @@ import (
 	"google.golang.org/grpc/serviceconfig"
 
 	"github.com/graylane/graylane/balancer/internal/lbattr"
+	"github.com/graylane/graylane/balancer/internal/roster"
 	"github.com/graylane/graylane/registry"
 )
 
@@ -37,7 +40,7 @@ type grayResolver struct {
 	done   sync.WaitGroup
 
 	// Of run alone.
-	last    []registry.Instance // what was handed down, nil before the first
+	last    []roster.Instance // what was handed down, nil before the first
 	failing bool
 }
 
@@ -67,10 +70,12 @@ func (r *grayResolver) run(ctx context.Context, disc registry.Discovery) {
 		if ctx.Err() != nil {
 			return
 		}
-		r.failed(ctx, fmt.Errorf("the watch of %T ended", disc))
+		r.failed(ctx, fmt.Errorf("%w by %T", errWatchEnded, disc))
 		rest(ctx, rewatch)
 	}
 }
+
+var errWatchEnded = errors.New("the watch was ended")
 
 func rest(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
@@ -86,7 +91,11 @@ func rest(ctx context.Context, d time.Duration) {
 func (r *grayResolver) failed(ctx context.Context, err error) {
 	if !r.failing {
 		r.failing = true
-		r.cfg.logger.WarnContext(ctx, "graylane: discovery fails, the last known instances stay",
+		level := slog.LevelWarn
+		if errors.Is(err, registry.ErrClosed) || errors.Is(err, errWatchEnded) {
+			level = slog.LevelDebug // somebody closed it: no trouble
+		}
+		r.cfg.logger.Log(ctx, level, "resolver: discovery fails, the last known instances stay",
 			"service", r.service, "known", len(r.last), "error", err)
 	}
 	// Flat: a status inside would become that of RPCs.
@@ -98,9 +107,9 @@ func (r *grayResolver) push(ctx context.Context, set []registry.Instance) bool {
 	recovered := r.failing
 	if recovered {
 		r.failing = false
-		r.cfg.logger.InfoContext(ctx, "graylane: discovery works again", "service", r.service)
+		r.cfg.logger.InfoContext(ctx, "resolver: discovery answers again", "service", r.service)
 	}
-	next := usable(set, r.cfg.warning)
+	next := roster.Read(set, r.cfg.warning)
 	// After an error an equal state is news: that the error is over.
 	if r.last != nil && !recovered && slices.EqualFunc(r.last, next, sameEndpoint) {
 		return false
@@ -111,7 +120,11 @@ func (r *grayResolver) push(ctx context.Context, set []registry.Instance) bool {
 		if in.Weight > 1 {
 			e = weight.Set(e, weight.EndpointInfo{Weight: uint32(min(in.Weight, 1<<16))})
 		}
-		endpoints[i] = lbattr.SetMetadata(e, in.Metadata)
+		e = lbattr.SetMetadata(e, in.Metadata)
+		if !in.Usable {
+			e = lbattr.SetUnusable(e)
+		}
+		endpoints[i] = e
 	}
 	r.last = next
 	// Whatever is wrong with a state, a watch would bring the same again.
@@ -120,30 +133,6 @@ func (r *grayResolver) push(ctx context.Context, set []registry.Instance) bool {
 }
 
 // sameEndpoint tells whether a and b are one to the balancer.
-func sameEndpoint(a, b registry.Instance) bool {
-	return a.Address == b.Address && max(1, a.Weight) == max(1, b.Weight) && maps.Equal(a.Metadata, b.Metadata)
-}
-
-// usable returns the instances that may serve, each address once. Of two
-// registrations of one address the newer holds, whatever its status: the older
-// one tells the version of a process that is gone.
-func usable(set []registry.Instance, warning bool) []registry.Instance {
-	may := func(i registry.Instance) bool {
-		return i.Status == registry.StatusPassing || warning && i.Status == registry.StatusWarning
-	}
-	newest := make(map[string]int, len(set))
-	for i, in := range set {
-		at, ok := newest[in.Address]
-		// A registry that does not order registrations leaves it to health.
-		if !ok || in.Seq > set[at].Seq || in.Seq == set[at].Seq && (may(in) || !may(set[at])) {
-			newest[in.Address] = i
-		}
-	}
-	kept := make([]registry.Instance, 0, len(newest))
-	for i, in := range set {
-		if may(in) && newest[in.Address] == i && in.Address != "" {
-			kept = append(kept, in)
-		}
-	}
-	return kept
+func sameEndpoint(a, b roster.Instance) bool {
+	return a.Address == b.Address && a.Usable == b.Usable && max(1, a.Weight) == max(1, b.Weight) && maps.Equal(a.Metadata, b.Metadata)
 }

@@ -210,10 +210,60 @@ func TestC9_WarningAndMaintenance(t *testing.T) {
 	assert.Equal(t, map[string]int{"passing": 20}, client.Count(t, 20, ""))
 
 	client = lbtest.Dial(t, cluster, "inventory", resolver.WithWarning())
-	require.Eventually(t, func() bool { return client.Count(t, 1, "")["warning"] == 1 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(client.Count(t, 4, "")) == 2 }, 5*time.Second, time.Millisecond)
 	got := client.Count(t, 40, "")
 	assert.Equal(t, 40, got["passing"]+got["warning"])
 	assert.Len(t, got, 2)
+}
+
+// What is registered and must not serve is not missing: waiting for it has a
+// point, and the counters tell the two apart. httplb says the same.
+func TestInstancesThatMustNotServeAreRegistered(t *testing.T) {
+	cluster := lbtest.NewCluster()
+	cluster.Add(t, "inventory", "s1", "")
+	g1 := cluster.Add(t, "inventory", "g1", "v2")
+	require.NoError(t, cluster.SetStatus("g1", registry.StatusCritical))
+	fallback := lbtest.Labels{Service: "inventory", Wanted: "v2", Served: "stable", Outcome: "fallback_stable", Reason: "unhealthy"}
+	decisions := lbtest.NewDecisions()
+	client := lbtest.Dial(t, cluster, "inventory", decisions.Options()...)
+	assert.Equal(t, map[string]int{"s1": 10}, client.Count(t, 10, "version=v2"))
+	assert.Equal(t, map[lbtest.Labels]int{fallback: 10}, decisions.Counted(t))
+	assert.Zero(t, g1.Accepted(), "nobody dials it")
+
+	strict := lbtest.Dial(t, cluster, "inventory", resolver.WithPolicy(subset.Policy{Strict: true}))
+	_, err := strict.Who(t.Context(), "version=v2")
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	assert.ErrorContains(t, err, "(unhealthy); registered: stable=1 v2=1")
+	_, err = strict.Who(t.Context(), "version=v9", grpc.WaitForReady(true))
+	require.Equal(t, codes.Unavailable, status.Code(err), "waiting for what nobody registered is pointless")
+
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	waiting := make(chan error, 1)
+	go func() {
+		id, err := strict.Who(ctx, "version=v2", grpc.WaitForReady(true))
+		if err == nil && id != "g1" {
+			err = fmt.Errorf("served by %s", id)
+		}
+		waiting <- err
+	}()
+	// An RPC of the same kind is over by now where it does not wait.
+	short, stop := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer stop()
+	_, err = strict.Who(short, "version=v2", grpc.WaitForReady(true))
+	require.Equal(t, codes.DeadlineExceeded, status.Code(err), "%v", err)
+	require.NoError(t, cluster.SetStatus("g1", registry.StatusPassing))
+	require.NoError(t, <-waiting)
+
+	// A service all of whose instances must not serve.
+	require.NoError(t, cluster.SetStatus("s1", registry.StatusMaintenance))
+	require.NoError(t, cluster.SetStatus("g1", registry.StatusMaintenance))
+	require.Eventually(t, func() bool {
+		_, err := client.Who(t.Context(), "")
+		return err != nil && strings.Contains(err.Error(), "(unhealthy); registered: stable=1 v2=1")
+	}, 5*time.Second, time.Millisecond)
+	require.NoError(t, cluster.SetStatus("s1", registry.StatusPassing))
+	require.Eventually(t, func() bool { _, err := client.Who(t.Context(), ""); return err == nil }, 5*time.Second, time.Millisecond)
 }
 
 func TestNewestRegistrationOfAnAddressWins(t *testing.T) {

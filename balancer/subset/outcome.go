@@ -48,6 +48,8 @@ type UnavailableError struct {
 // haveShown bounds the versions that an error message lists.
 const haveShown = 16
 
+// Error names the service, the version that was wanted, what is registered (at
+// most 16 versions) and the last cause.
 func (e *UnavailableError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "subset: no instance of service %q may serve version %q (%s); registered:", e.Service, name(e.Wanted), e.Reason)
@@ -60,6 +62,9 @@ func (e *UnavailableError) Error() string {
 			break
 		}
 		fmt.Fprintf(&b, " %s=%d", name(v), e.Have[v])
+	}
+	if _, ok := e.Have[""]; e.Wanted == "" && e.Reason == Missing && len(e.Have) > 0 && !ok {
+		b.WriteString("; stable instances have no version in their metadata, or one that the policy calls stable")
 	}
 	if e.Err != nil {
 		fmt.Fprintf(&b, "; last error: %v", e.Err)

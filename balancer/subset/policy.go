@@ -79,6 +79,11 @@ func (p Policy) Compile(service string) (*Selector, error) {
 			if f == "" {
 				return nil, fmt.Errorf("subset: policy: fallback %q holds an empty name, want stable, any or a version", p.Fallback)
 			}
+			for _, word := range []string{FallbackToStable, FallbackToAny} {
+				if f != word && strings.EqualFold(f, word) {
+					return nil, fmt.Errorf("subset: policy: fallback %q holds %q, want %q, or a version of another name", p.Fallback, f, word)
+				}
+			}
 			if f != FallbackToAny && f != FallbackToStable {
 				if f = s.fold(f); slices.Contains(s.stable, f) {
 					f = FallbackToStable
@@ -142,33 +147,4 @@ func (s *Selector) fold(v string) string {
 		}
 	}
 	return v
-}
-
-// Arrival says what it means that a request with tag t has arrived at an
-// instance of version own ("" for stable, as [Selector.Version] returns it):
-// [Matched], [Stable], [Fallback] where the policy allows it, else
-// [Misrouted].
-func (s *Selector) Arrival(t graytag.Tag, own string) Outcome {
-	wanted := s.Wanted(t)
-	switch {
-	case wanted == own && own == "":
-		return Stable
-	case wanted == own:
-		return Matched
-	}
-	for _, f := range s.fallback {
-		switch f {
-		case FallbackToAny:
-			return Fallback
-		case FallbackToStable:
-			if own == "" {
-				return Fallback
-			}
-		case own:
-			if wanted != "" {
-				return Fallback
-			}
-		}
-	}
-	return Misrouted
 }

@@ -249,6 +249,7 @@ func TestPolicyIsChecked(t *testing.T) {
 		`key "a b"`:    {Key: "a b"},
 		"minReady -1":  {MinReady: -1},
 		"strict and":   {Strict: true, Fallback: []string{"stable"}},
+		`holds "Any"`:  {Fallback: []string{"stable", "Any"}},
 		"empty name":   {Fallback: []string{"stable", ""}},
 		`"any" twice`:  {Fallback: []string{"any", "any"}},
 		`"v1" twice`:   {Fallback: []string{"v1", "V1"}, FoldCase: true},

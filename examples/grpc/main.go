@@ -18,7 +18,6 @@ import (
 	"net"
 	"os"
 
-	"github.com/hashicorp/consul/api"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
@@ -52,7 +51,7 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 		registry.Discovery
 	} = memory.New()
 	if *agent != "" {
-		c, err := consul.New(&api.Config{Address: *agent})
+		c, err := consul.New(nil, consul.WithAddress(*agent))
 		if err != nil {
 			return err
 		}
@@ -60,6 +59,8 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 		reg = c
 	}
 	for _, self := range []registry.Instance{
+		// In a service of yours there is one, and the pipeline says what it is:
+		// registry.FromEnv(registry.Instance{ID: host, Service: "user"}).
 		{ID: "user-stable", Service: "user"},
 		{ID: "user-v2", Service: "user", Metadata: map[string]string{"version": "v2"}},
 	} {
@@ -107,7 +108,6 @@ func serve(ctx context.Context, reg registry.Registrar, self registry.Instance) 
 		return nil, err
 	}
 	self.Address = lis.Addr().String()
-	self = registry.FromEnv(self)
 
 	opts, err := graygrpc.ServerOptions(graygrpc.WithSelf(self))
 	if err != nil {

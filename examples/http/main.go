@@ -21,8 +21,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/hashicorp/consul/api"
-
 	"github.com/graylane/graylane/examples/internal/ready"
 	"github.com/graylane/graylane/graytag"
 	"github.com/graylane/graylane/middleware/grayhttp"
@@ -52,7 +50,7 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 		registry.Discovery
 	} = memory.New()
 	if *agent != "" {
-		c, err := consul.New(&api.Config{Address: *agent})
+		c, err := consul.New(nil, consul.WithAddress(*agent))
 		if err != nil {
 			return err
 		}
@@ -60,6 +58,8 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 		reg = c
 	}
 	for _, self := range []registry.Instance{
+		// In a service of yours there is one, and the pipeline says what it is:
+		// registry.FromEnv(registry.Instance{ID: host, Service: "greeter"}).
 		{ID: "greeter-stable", Service: "greeter"},
 		{ID: "greeter-v2", Service: "greeter", Metadata: map[string]string{"version": "v2"}},
 	} {
@@ -97,7 +97,6 @@ func serve(ctx context.Context, reg registry.Registrar, self registry.Instance) 
 		return nil, err
 	}
 	self.Address = lis.Addr().String()
-	self = registry.FromEnv(self)
 
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /hello", func(w http.ResponseWriter, r *http.Request) {

@@ -1,16 +1,21 @@
-// Quickstart is the whole of graylane in one process: four services over real
-// sockets, some of them in two versions, and requests of which some are gray.
+// Quickstart is the whole of graylane in one process: an entrance that decides
+// by rules who is gray, four services over real sockets, some of them in two
+// versions, and users who keep coming while an operator turns the percentage up
+// and then takes it all back.
 //
 //	go run ./examples/quickstart               # the embedded registry
 //	go run ./examples/quickstart -consul ADDR  # the same on a Consul agent
 //
-// order (HTTP) calls inventory (gRPC), which calls user (gRPC), and calls coupon
-// (HTTP) from a goroutine that outlives the request. order, inventory and user
-// run as stable and as v2, coupon as stable only: a gray request is v2 on every
-// hop that has a v2, also behind one that has not.
+// The gateway colours every request once: a tester by the end of his number,
+// the office by its network, and a percentage of the users of the app. order
+// (HTTP) calls inventory (gRPC), which calls user (gRPC), and calls coupon (HTTP)
+// from a goroutine that outlives the request. order, inventory and user run as
+// stable and as v2, coupon as stable only: a gray request is v2 on every hop that
+// has a v2, also behind one that has not.
 //
 // Every figure that it prints is what the servers saw. The exit status is 1
-// where a request failed or reached a version that it must not reach.
+// where a request failed, reached a version that it must not reach, or a user
+// who was gray became stable again while the percentage grew.
 package main
 
 import (
@@ -19,26 +24,18 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/signal"
-	"strconv"
-	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/hashicorp/consul/api"
-
-	"github.com/graylane/graylane/graytag"
-	"github.com/graylane/graylane/middleware/grayhttp"
+	"github.com/graylane/graylane/graytag/rule"
 	"github.com/graylane/graylane/registry/consul"
 	"github.com/graylane/graylane/registry/memory"
 )
 
-const (
-	requests = 2000
-	grayOf   = 5 // one user of five is gray
-)
+// users come once before the percentage is turned up, once after, and once more
+// after the rollback.
+const users = 1000
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -56,112 +53,98 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 		return err
 	}
 	var reg registrarDiscovery = memory.New()
+	var rules rule.Store = rule.NewMemoryStore()
 	if *agent != "" {
-		c, err := consul.New(&api.Config{Address: *agent})
+		c, err := consul.New(nil, consul.WithAddress(*agent))
 		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, c.Close()) }()
 		reg = c
+		if rules, err = c.RuleStore(fmt.Sprintf("graylane/quickstart/%d/rules", os.Getpid())); err != nil {
+			return err
+		}
 	}
 
-	const grayOrder, stableOrder = "5", "6"
-	w := &world{reg: reg, tally: newTally(grayOrder, stableOrder)}
+	w := &world{reg: reg}
+	w.tally.Store(newTally())
 	defer w.stop()
 	if err := w.open(ctx); err != nil {
 		return err
 	}
-
-	// A client of the shop. What the entrance will do, colouring requests by
-	// rules, it does itself: users whose number is a multiple of five are gray.
-	client, err := grayhttp.NewClient(reg)
+	e, err := openEntrance(ctx, reg, rules)
 	if err != nil {
 		return err
 	}
-	defer closeClient(client)()
+	defer e.stop()
+	return story(ctx, out, w, e)
+}
 
+// story is what happens: 20 % of the users of the app, then 50 %, then nobody.
+func story(ctx context.Context, out io.Writer, w *world, e *entrance) error {
+	c := coloursFor(out)
+	t := w.tally.Load()
+	t.keep(aTester, aVisitor)
 	start := time.Now()
-	var failed atomic.Int64
-	var firstFailure atomic.Pointer[error]
-	var wg sync.WaitGroup
-	for i := range requests {
-		wg.Go(func() {
-			if err := order(ctx, client, i); err != nil {
-				failed.Add(1)
-				firstFailure.CompareAndSwap(nil, &err)
-			}
-		})
+
+	// In the middle of the load the operator writes once.
+	if err := e.write(ctx, rulesAt("20"), "one user of the app in five"); err != nil {
+		return err
 	}
-	wg.Wait()
-	w.later.Wait()
-	failed.Add(w.failed.Load())
+	before, err := e.visit(ctx, w)
+	if err != nil {
+		return err
+	}
+	if err := e.write(ctx, rulesAt("50"), "every other user of the app"); err != nil {
+		return err
+	}
+	after, err := e.visit(ctx, w)
+	if err != nil {
+		return err
+	}
 	took := time.Since(start)
 
-	c := coloursFor(out)
-	w.tally.picture(out, c, grayOrder, "one gray request: version=v2")
+	t.picture(out, c, aTester, "a tester, as the rules want it: version=v2")
 	fmt.Fprintln(out)
-	w.tally.picture(out, c, stableOrder, "one request without a colour")
+	t.picture(out, c, aVisitor, "a visitor whom no rule wants")
 	fmt.Fprintln(out)
-	w.tally.table(out, c)
-	fmt.Fprintf(out, "\n%d requests at once, %s\n", requests, took.Round(time.Millisecond))
-	fmt.Fprintln(out, w.tally.summary(requests))
+	t.table(out, c)
+	back := lost(before, after)
+	fmt.Fprintf(out, "\n  app at 20 %%: %4d of %d users gray\n", len(before), users)
+	fmt.Fprintf(out, "  app at 50 %%: %4d of %d users gray, %d of those from before became stable\n", len(after), users, back)
 
-	if n := failed.Load(); n > 0 {
-		err := errors.New("calls in the background failed")
-		if p := firstFailure.Load(); p != nil {
-			err = *p
-		}
-		return fmt.Errorf("quickstart: %d calls failed, the first: %w", n, err)
+	// v2 misbehaves. One write, and the next request of everyone is stable.
+	rolledBack := newTally()
+	w.tally.Store(rolledBack)
+	if err := e.write(ctx, rolledBackRules, "v2 fails"); err != nil {
+		return err
 	}
-	if n := w.tally.misrouted(); n > 0 {
-		return fmt.Errorf("quickstart: %d calls reached a version that they must not reach", n)
+	still, err := e.visit(ctx, w)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "  rolled back: %4d of %d users gray\n", len(still), users)
+
+	fmt.Fprintf(out, "\n%d requests in %s; after the rollback: %s\n", 2*users, took.Round(time.Millisecond), rolledBack.summary(users))
+	fmt.Fprintln(out, t.summary(2*users))
+
+	switch {
+	case t.misrouted()+rolledBack.misrouted() > 0:
+		return fmt.Errorf("quickstart: %d calls reached a version that they must not reach", t.misrouted()+rolledBack.misrouted())
+	case back > 0:
+		return fmt.Errorf("quickstart: %d users who were gray became stable while the percentage grew", back)
+	case len(still) > 0:
+		return fmt.Errorf("quickstart: %d users were gray after the rollback", len(still))
 	}
 	return nil
 }
 
-// order places the order of one user.
-func order(ctx context.Context, client *http.Client, user int) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	tag, err := graytag.New(map[string]string{graytag.KeyUID: strconv.Itoa(user)})
-	if err != nil {
-		return err
-	}
-	if user%grayOf == 0 {
-		if tag, err = tag.With(graytag.KeyVersion, "v2"); err != nil {
-			return err
+// lost counts the users who were gray before and are not any more.
+func lost(before, after map[int]bool) (n int) {
+	for u := range before {
+		if !after[u] {
+			n++
 		}
 	}
-	return get(graytag.NewContext(ctx, tag), client, fmt.Sprintf("http://order/orders/%d?user=%d", user, user))
-}
-
-// get reads an answer to its end and tells whether it was a good one.
-func get(ctx context.Context, client *http.Client, url string) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-	if err != nil {
-		return err
-	}
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s: %s", url, resp.Status, body)
-	}
-	return nil
-}
-
-// closeClient returns what ends a client: its connections and its watches.
-func closeClient(client *http.Client) func() {
-	return func() {
-		client.CloseIdleConnections()
-		if c, ok := client.Transport.(io.Closer); ok {
-			_ = c.Close()
-		}
-	}
+	return n
 }

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/graylane/graylane/balancer/httplb"
+	"github.com/graylane/graylane/balancer/resolver"
 	"github.com/graylane/graylane/balancer/subset"
 	"github.com/graylane/graylane/examples/internal/ready"
 	"github.com/graylane/graylane/examples/internal/shop"
@@ -32,7 +34,7 @@ type registrarDiscovery interface {
 // through the registry and through nothing else.
 type world struct {
 	reg   registrarDiscovery
-	tally *tally
+	tally atomic.Pointer[tally]
 
 	later  sync.WaitGroup // work that outlives its request
 	failed atomic.Int64   // of that work
@@ -118,13 +120,29 @@ func overGRPC(self registry.Instance, register func(*grpc.Server), also ...func(
 
 // dial connects to a gRPC service by name.
 func (w *world) dial(service string) (*grpc.ClientConn, error) {
-	opts := append(graygrpc.DialOptions(w.reg), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	opts := append(graygrpc.DialOptions(w.reg, graygrpc.WithResolver(resolver.WithConnectWait(patience))),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	return grpc.NewClient("gray:///"+service, opts...)
+}
+
+// patience is how long a first connection may take before a request falls back
+// to another version. A thousand requests at once on a machine that has other
+// things to do need more than the defaults, which suit a service.
+const patience = 30 * time.Second
+
+// transport is what instances are reached through over HTTP: some connections
+// to each, however many requests there are.
+func transport() *http.Transport {
+	return &http.Transport{
+		DialContext:         (&net.Dialer{Timeout: patience}).DialContext,
+		MaxConnsPerHost:     64,
+		MaxIdleConnsPerHost: 64,
+	}
 }
 
 // seen counts a call where it was served: what it asked for is in its tag.
 func (w *world) seen(self registry.Instance, order, version, wanted string, outcome subset.Outcome) {
-	w.tally.add(order, hop{self.Service, self.ID, self.Address, version, wanted, outcome})
+	w.tally.Load().add(order, hop{self.Service, self.ID, self.Address, version, wanted, outcome})
 }
 
 // open starts all services: order, inventory and user as stable and v2, coupon
@@ -171,7 +189,7 @@ func (w *world) order(self registry.Instance) (func(net.Listener) error, func(),
 	if err != nil {
 		return nil, nil, err
 	}
-	client, err := grayhttp.NewClient(w.reg)
+	client, err := grayhttp.NewClient(w.reg, grayhttp.WithBalancer(httplb.WithBase(transport())))
 	if err != nil {
 		return nil, nil, errors.Join(err, conn.Close())
 	}
@@ -179,7 +197,7 @@ func (w *world) order(self registry.Instance) (func(net.Listener) error, func(),
 
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /orders/{id}", func(rw http.ResponseWriter, r *http.Request) {
-		id, user := r.PathValue("id"), r.URL.Query().Get("user")
+		id, user := r.PathValue("id"), r.Header.Get("X-User-ID")
 		if a, ok := grayhttp.ArrivalFromContext(r.Context()); ok {
 			w.seen(self, id, a.Version, a.Wanted, a.Outcome)
 		}

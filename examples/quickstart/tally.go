@@ -25,16 +25,21 @@ type tally struct {
 	served   map[string]map[string]int // service -> version -> calls
 	outcomes map[subset.Outcome]int
 	hops     int
-	kept     map[string][]hop // by order
+	kept     map[string][]hop // by order, of those that are to be kept
+	gray     map[string]bool  // order -> it was served by v2
 }
 
-// newTally keeps the hops of the given orders.
-func newTally(orders ...string) *tally {
-	t := &tally{served: map[string]map[string]int{}, outcomes: map[subset.Outcome]int{}, kept: map[string][]hop{}}
-	for _, o := range orders {
-		t.kept[o] = nil
+func newTally() *tally {
+	return &tally{served: map[string]map[string]int{}, outcomes: map[subset.Outcome]int{}, kept: map[string][]hop{}, gray: map[string]bool{}}
+}
+
+// keep makes t keep the first order of each of some users.
+func (t *tally) keep(users ...int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, u := range users {
+		t.kept[orderID(1, u)] = nil
 	}
-	return t
 }
 
 func (t *tally) add(order string, h hop) {
@@ -46,6 +51,9 @@ func (t *tally) add(order string, h hop) {
 		t.served[h.service] = map[string]int{}
 	}
 	t.served[h.service][h.version]++
+	if h.service == "order" {
+		t.gray[order] = h.version != ""
+	}
 	if hops, ok := t.kept[order]; ok {
 		t.kept[order] = append(hops, h)
 	}
@@ -58,10 +66,17 @@ var chain = []struct {
 	branch  string
 }{{"order", ""}, {"inventory", "├─ "}, {"user", "│  └─ "}, {"coupon", "└─ "}}
 
-// picture draws the hops of one order, one row per hop.
-func (t *tally) picture(w io.Writer, c colours, order, title string) {
+// isGray tells which version of the first service an order was served by.
+func (t *tally) isGray(order string) bool {
 	t.mu.Lock()
-	hops := slices.Clone(t.kept[order])
+	defer t.mu.Unlock()
+	return t.gray[order]
+}
+
+// picture draws the hops of the first order of a user, one row per hop.
+func (t *tally) picture(w io.Writer, c colours, user int, title string) {
+	t.mu.Lock()
+	hops := slices.Clone(t.kept[orderID(1, user)])
 	t.mu.Unlock()
 	slices.SortStableFunc(hops, func(a, b hop) int { return cmp.Compare(rank(a.service), rank(b.service)) })
 

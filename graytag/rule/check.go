@@ -95,55 +95,62 @@ func checkID(id string) string {
 	return ""
 }
 
-func (s *Set) checkRule(i int, f *faults) {
-	r := &s.Rules[i]
-	path := func(rest string, args ...any) string {
-		return fmt.Sprintf("rules[%d].%s", i, fmt.Sprintf(rest, args...))
+// place is a rule, or a condition of one. It spells paths, which only faults
+// need.
+type place struct{ rule, condition int }
+
+func (p place) path(rest string, args ...any) string {
+	rest = fmt.Sprintf(rest, args...)
+	if p.condition >= 0 {
+		return fmt.Sprintf("rules[%d].match[%d].%s", p.rule, p.condition, rest)
 	}
+	return fmt.Sprintf("rules[%d].%s", p.rule, rest)
+}
+
+func (s *Set) checkRule(i int, f *faults) {
+	r, at := &s.Rules[i], place{i, -1}
 	if r.ID == "" {
-		f.addMissing(path("id"), "an id is required")
+		f.addMissing(at.path("id"), "an id is required")
 	} else if reason := checkID(r.ID); reason != "" {
-		f.add(path("id"), reason)
+		f.add(at.path("id"), reason)
 	}
 	if reason := checkID(r.Salt); reason != "" {
-		f.add(path("salt"), reason)
+		f.add(at.path("salt"), reason)
 	}
 	if r.Priority > maxPriority || r.Priority < -maxPriority {
-		f.addf(path("priority"), "must be between -%d and %d", maxPriority, maxPriority)
+		f.addf(at.path("priority"), "must be between -%d and %d", maxPriority, maxPriority)
 	}
-	tag, err := graytag.Parse(r.Tag)
+	tag, err := f.tag(r.Tag)
 	switch {
 	case err != nil:
-		f.add(path("tag"), tagReason(err))
+		f.add(at.path("tag"), tagReason(err))
 	case tag.IsZero():
-		f.addMissing(path("tag"), "a tag is required; version=stable sends to stable")
+		f.addMissing(at.path("tag"), "a tag is required; version=stable sends to stable")
 	}
 	if len(r.Services) > MaxServices {
-		f.addOnly(path("services"), fmt.Sprintf("more than %d elements", MaxServices))
+		f.addOnly(at.path("services"), fmt.Sprintf("more than %d elements", MaxServices))
 	}
 	for j, service := range r.Services {
 		if reason := s.checkService(service, tag); reason != "" {
-			f.add(path("services[%d]", j), reason)
+			f.add(at.path("services[%d]", j), reason)
 		}
 	}
 	if !r.From.IsZero() && !r.Until.IsZero() && !r.Until.After(r.From) {
-		f.add(path("until"), "not after from: the rule would never be in force")
+		f.add(at.path("until"), "not after from: the rule would never be in force")
 	}
 	if len(r.HashBy) > MaxNames {
-		f.addOnly(path("hashBy"), fmt.Sprintf("more than %d elements", MaxNames))
+		f.addOnly(at.path("hashBy"), fmt.Sprintf("more than %d elements", MaxNames))
 	}
 	for j, attr := range r.HashBy {
 		if reason := s.checkRef(attr); reason != "" {
-			f.add(path("hashBy[%d]", j), reason)
+			f.add(at.path("hashBy[%d]", j), reason)
 		}
 	}
 	if len(r.Match) > MaxConditions {
-		f.addOnly(path("match"), fmt.Sprintf("more than %d conditions", MaxConditions))
+		f.addOnly(at.path("match"), fmt.Sprintf("more than %d conditions", MaxConditions))
 	}
 	for j := range r.Match {
-		s.checkCondition(&r.Match[j], func(rest string, args ...any) string {
-			return path("match[%d].%s", j, fmt.Sprintf(rest, args...))
-		}, f)
+		s.checkCondition(&r.Match[j], place{i, j}, f)
 	}
 }
 
@@ -170,71 +177,104 @@ func (s *Set) routingKey() string {
 	return s.Key
 }
 
-func (s *Set) checkCondition(c *Condition, path func(string, ...any) string, f *faults) {
+func (s *Set) checkCondition(c *Condition, at place, f *faults) {
 	if c.Attr == "" {
-		f.addMissing(path("attr"), "an attribute is required")
+		f.addMissing(at.path("attr"), "an attribute is required")
 	} else if reason := s.checkRef(c.Attr); reason != "" {
-		f.add(path("attr"), reason)
+		f.add(at.path("attr"), reason)
 	}
 	if c.Op == "" {
-		f.addMissing(path("op"), "an operator is required")
+		f.addMissing(at.path("op"), "an operator is required")
 		return
 	}
 	if !slices.Contains(ops, c.Op) {
-		f.add(path("op"), "no such operator: "+shorten(string(c.Op)))
+		f.add(at.path("op"), "no such operator: "+shorten(string(c.Op)))
 		return
 	}
 	if c.Op == OpMod {
 		if c.Mod <= 0 || c.Mod > maxMod {
-			f.addMissing(path("mod"), fmt.Sprintf("must be between 1 and %d", int64(maxMod)))
+			f.addMissing(at.path("mod"), fmt.Sprintf("must be between 1 and %d", int64(maxMod)))
 		}
 		if c.Below < 0 || c.Below > maxMod {
-			f.addf(path("below"), "must be between 0 and %d", int64(maxMod))
+			f.addf(at.path("below"), "must be between 0 and %d", int64(maxMod))
 		}
 	} else {
 		if c.Mod != 0 {
-			f.add(path("mod"), onlyMod)
+			f.add(at.path("mod"), onlyMod)
 		}
 		if c.Below != 0 {
-			f.add(path("below"), onlyMod)
+			f.add(at.path("below"), onlyMod)
 		}
 	}
 	switch c.Op {
 	case OpMod, OpExists, OpNotExists:
 		if len(c.Values) > 0 {
-			f.addf(path("values"), "the operator %s takes none", c.Op)
+			f.addf(at.path("values"), "the operator %s takes none", c.Op)
 		}
 		return
 	}
 	if len(c.Values) == 0 {
-		f.addMissing(path("values"), fmt.Sprintf("the operator %s needs one at least", c.Op))
+		f.addMissing(at.path("values"), fmt.Sprintf("the operator %s needs one at least", c.Op))
 	}
 	for k, v := range c.Values {
-		if reason := checkValue(c.Op, v); reason != "" {
-			f.add(path("values[%d]", k), reason)
+		if f.full() {
+			return
+		}
+		reason, size := checkValue(c.Op, v)
+		if f.size += size; f.size > maxRegexSizes && f.size-size <= maxRegexSizes {
+			reason = "the regular expressions of the set are too large together"
+		}
+		if reason != "" {
+			f.add(at.path("values[%d]", k), reason)
 		}
 	}
 }
 
-func checkValue(op Op, v string) string {
+// checkValue returns what is wrong with a value, and what it costs.
+func checkValue(op Op, v string) (reason string, size int) {
 	switch op {
 	case OpRegex:
 		if len(v) > MaxRegexBytes {
-			return fmt.Sprintf("a regular expression of more than %d bytes", MaxRegexBytes)
+			return fmt.Sprintf("a regular expression of more than %d bytes", MaxRegexBytes), 0
 		}
-		if _, err := syntax.Parse(v, syntax.Perl); err != nil {
-			return "not a regular expression: " + strings.TrimPrefix(err.Error(), "error parsing regexp: ")
+		re, err := syntax.Parse(v, syntax.Perl)
+		if err != nil {
+			return "not a regular expression: " + strings.TrimPrefix(err.Error(), "error parsing regexp: "), 0
 		}
+		if size = regexSize(re); size > maxRegexSize {
+			return "a regular expression that repeats too much", 0
+		}
+		return "", size
 	case OpCIDR:
 		if _, err := parseRange(v); err != nil {
-			return "not an address range such as 10.0.0.0/8, nor an address"
+			return "not an address range such as 10.0.0.0/8, nor an address", 0
 		}
 	case OpSemver:
 		if _, err := newConstraint(v); err != nil {
-			return "not a version range such as >=3.2.0 <5"
+			return "not a version range such as >=3.2.0 <5", 0
 		}
 	}
-	return ""
+	return "", 0
+}
+
+// maxRegexSize bounds what an expression of a few bytes, such as (abcdefghij){999},
+// may grow to, in instructions, and maxRegexSizes all those of a set together;
+// each instruction takes some 40 bytes.
+const (
+	maxRegexSize  = 10_000
+	maxRegexSizes = 2_000_000
+)
+
+// regexSize estimates how many instructions an expression makes.
+func regexSize(re *syntax.Regexp) int {
+	size := 1 + len(re.Rune)
+	for _, sub := range re.Sub {
+		size += regexSize(sub)
+	}
+	if re.Op == syntax.OpRepeat {
+		size *= max(re.Min, re.Max, 1)
+	}
+	return min(size, maxRegexSize+1)
 }
 
 // newConstraint reads a version range. Masterminds takes "" for any version,

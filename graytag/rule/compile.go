@@ -65,12 +65,25 @@ func (r *compiled) never() bool {
 	return !r.enabled || r.percent.set && r.percent.thousandths == 0
 }
 
-// compile makes a checked set ready. It keeps parts of the set.
+// compile makes a checked set ready. It keeps no slice of the set. What there is
+// one of for each rule or condition is made in one piece: a reload should leave
+// little for the garbage collector to do while requests are decided.
 func compile(s *Set) *program {
 	c := &compiler{
 		byName: map[string]int32{}, set: s,
 		regexs: map[string]*regexp.Regexp{}, semvers: map[string]*semver.Constraints{},
 	}
+	conditions, values := 0, 0
+	for i := range s.Rules {
+		conditions += len(s.Rules[i].Match)
+		for j := range s.Rules[i].Match {
+			values += len(s.Rules[i].Match[j].Values)
+		}
+	}
+	c.values = make([]string, 0, values)
+	all := make([]condition, conditions)
+	tags := map[string]graytag.Tag{}
+	alone, ids, ranks := make([]merged, len(s.Rules)), make([]string, len(s.Rules)), make([]int32, len(s.Rules))
 	p := &program{key: s.routingKey(), stop: s.Stop}
 	p.tag, _ = graytag.Parse(s.Default) // is checked
 	p.none = &merged{tag: p.tag}
@@ -83,13 +96,20 @@ func compile(s *Set) *program {
 			from: in.From, until: in.Until,
 			percent: in.Percent, salt: in.EffectiveSalt(),
 		}
-		out.services = slices.Compact(slices.Sorted(slices.Values(in.Services)))
-		out.tag, _ = graytag.Parse(in.Tag) // is checked
-		if len(in.Match) > 0 {
-			out.conditions = make([]condition, len(in.Match))
-			for j := range in.Match {
-				out.conditions[j] = c.condition(&in.Match[j])
-			}
+		if len(in.Services) > 0 {
+			out.services = slices.Clone(in.Services)
+			slices.Sort(out.services)
+			out.services = slices.Compact(out.services)
+		}
+		var ok bool
+		if out.tag, ok = tags[in.Tag]; !ok {
+			out.tag, _ = graytag.Parse(in.Tag) // is checked
+			tags[in.Tag] = out.tag
+		}
+		n := len(in.Match)
+		out.conditions, all = all[:n:n], all[n:]
+		for j := range in.Match {
+			c.condition(&in.Match[j], &out.conditions[j])
 		}
 		if out.percent.set {
 			for _, attr := range in.EffectiveHashBy() {
@@ -97,7 +117,9 @@ func compile(s *Set) *program {
 			}
 		}
 		if len(out.services) == 0 {
-			out.alone = &merged{ranks: []int32{int32(rank)}, ids: []string{in.ID}, tag: out.tag}
+			ids[rank], ranks[rank] = in.ID, int32(rank)
+			alone[rank] = merged{ranks: ranks[rank : rank+1 : rank+1], ids: ids[rank : rank+1 : rank+1], tag: out.tag}
+			out.alone = &alone[rank]
 		}
 		if !out.never() {
 			p.enabled++

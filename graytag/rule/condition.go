@@ -31,14 +31,17 @@ type compiler struct {
 	slots   []slot
 	byName  map[string]int32
 	set     *Set
+	values  []string // those of all conditions
 	regexs  map[string]*regexp.Regexp
 	semvers map[string]*semver.Constraints
 }
 
 // condition compiles a checked condition.
-func (c *compiler) condition(in *Condition) condition {
-	out := condition{slot: c.slot(in.Attr), op: in.Op, mod: uint64(in.Mod), below: uint64(in.Below)}
-	values := in.Values
+func (c *compiler) condition(in *Condition, out *condition) {
+	*out = condition{slot: c.slot(in.Attr), op: in.Op, mod: uint64(in.Mod), below: uint64(in.Below)}
+	start := len(c.values)
+	c.values = append(c.values, in.Values...)
+	values := c.values[start:len(c.values):len(c.values)]
 	switch in.Op {
 	case OpIn:
 		out.op = OpEquals
@@ -48,7 +51,7 @@ func (c *compiler) condition(in *Condition) condition {
 	switch out.op {
 	case OpEquals, OpNotEquals:
 		if c.slots[out.slot].name == "ip" {
-			values = canonicalAddrs(values)
+			canonicalAddrs(values)
 		}
 		out.few = values
 	case OpPrefix, OpSuffix, OpContains:
@@ -74,7 +77,6 @@ func (c *compiler) condition(in *Condition) condition {
 	case OpCIDR:
 		out.ranges = newRanges(values)
 	}
-	return out
 }
 
 // hash makes ready to look values up.
@@ -89,14 +91,12 @@ func (c *condition) hash() {
 }
 
 // canonicalAddrs spells addresses as the attribute ip does.
-func canonicalAddrs(values []string) []string {
-	values = slices.Clone(values)
+func canonicalAddrs(values []string) {
 	for i, v := range values {
 		if a, err := netip.ParseAddr(v); err == nil {
 			values[i] = plainAddr(a).String()
 		}
 	}
-	return values
 }
 
 // test tells whether a value that is there passes.

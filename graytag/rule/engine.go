@@ -36,7 +36,7 @@ type health struct {
 	store    error  // why the store cannot be read
 }
 
-// NewEngine returns an engine that decides by set, which it checks and copies;
+// NewEngine returns an engine that decides by set, which it checks and does not keep;
 // nil is no rules: everything is stable. On an error, which holds a [*Error] for
 // every fault, the Engine is nil.
 func NewEngine(set *Set, opts ...Option) (*Engine, error) {
@@ -47,14 +47,13 @@ func NewEngine(set *Set, opts ...Option) (*Engine, error) {
 	return e, nil
 }
 
-// Load puts set, which it checks and copies, in force at once; nil is no rules.
+// Load puts set, which it checks and does not keep, in force at once; nil is no rules.
 // On an error the set from before stays. Where the engine follows a store, the
 // next document from there replaces set.
 func (e *Engine) Load(set *Set) error {
 	if set == nil {
 		set = &Set{}
 	}
-	set = set.Clone()
 	var f faults
 	check(set, &f)
 	if err := f.err(); err != nil {
@@ -62,9 +61,16 @@ func (e *Engine) Load(set *Set) error {
 	}
 	p := compile(set)
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	e.current.Store(&state{program: p, loaded: time.Now()})
+	e.mu.Unlock()
+	e.notify()
 	return nil
+}
+
+func (e *Engine) notify() {
+	if e.config.notify != nil {
+		e.config.notify(e.Status())
+	}
 }
 
 // Decide returns what r gets; nil is an empty request. It does not fail, does

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -335,13 +336,13 @@ func TestFollowWhileTheStoreIsAway(t *testing.T) {
 	require.Eventually(t, func() bool { return errors.Is(e.Status().Err, away) && e.Status().ErrRevision == 6 }, 5*time.Second, time.Millisecond)
 	assert.Len(t, rule.Faults(e.Status().Err), 1, "both the document and the store")
 	assert.Equal(t, "version=v2", e.Decide(nil).Tag.String())
-	assert.Equal(t, 1, log.count("document refused"))
-	assert.Equal(t, 4, log.count("store cannot be read"), "one line until it works again")
 
 	// The content that is in force under a new revision.
 	good.Revision = 7
 	s.steps <- event{doc: good}
 	inForce(t, e, 7)
+	assert.Equal(t, 1, log.count("document refused"))
+	assert.Equal(t, 4, log.count("store cannot be read"), "one line until it works again")
 	assert.Equal(t, "version=v2", e.Decide(nil).Tag.String())
 	require.NoError(t, e.Load(nil))
 	assert.Zero(t, e.Status().Revision)
@@ -367,4 +368,18 @@ func TestFollowOneStoreAtATime(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	assert.ErrorIs(t, e.Follow(ctx, rule.NewMemoryStore()), context.Canceled)
+}
+
+func TestNotify(t *testing.T) {
+	var got []string
+	e, err := rule.NewEngine(nil, rule.WithLogger(slog.New(slog.DiscardHandler)), rule.WithNotify(func(s rule.Status) {
+		got = append(got, fmt.Sprint(s.Revision, s.ErrRevision))
+	}))
+	require.NoError(t, err)
+	s := &scripted{steps: make(chan event, 2)}
+	s.steps <- event{doc: rule.Document{Data: []byte("{}"), Revision: 1}}
+	s.steps <- event{doc: rule.Document{Data: []byte("{"), Revision: 2}}
+	close(s.steps)
+	assert.ErrorIs(t, e.Follow(context.Background(), s), rule.ErrStoreEnded)
+	assert.Equal(t, []string{"0 0", "1 0", "1 2"}, got)
 }

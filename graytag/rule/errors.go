@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/graylane/graylane/graytag"
 )
 
 // Error is one fault of a rule set. [Parse] and [NewEngine] report all faults
@@ -79,14 +81,38 @@ type faults struct {
 	paths map[string]bool
 	// misspelt holds the fields that are there in the wrong case.
 	misspelt map[string]bool
+	// size adds up the regular expressions.
+	size int
+	tags map[string]graytag.Tag // those that are good
+}
+
+// tag is graytag.Parse; rules share tags.
+func (f *faults) tag(text string) (graytag.Tag, error) {
+	if tag, ok := f.tags[text]; ok {
+		return tag, nil
+	}
+	tag, err := graytag.Parse(text)
+	if err == nil {
+		if f.tags == nil {
+			f.tags = map[string]graytag.Tag{}
+		}
+		f.tags[text] = tag
+	}
+	return tag, err
 }
 
 func (f *faults) add(path, reason string) {
-	if !f.done(path) {
+	if !f.full() && !f.done(path) {
 		f.mute(path)
 		f.list = append(f.list, &Error{Path: path, Reason: reason})
 	}
 }
+
+// maxFaults bounds what a document made of faults costs.
+const maxFaults = 10_000
+
+// full tells that no more faults are taken.
+func (f *faults) full() bool { return len(f.list) >= maxFaults }
 
 // addMissing is add for a field that is required. Where it is there in the wrong
 // case, that is fault enough.
@@ -98,7 +124,7 @@ func (f *faults) addMissing(path, reason string) {
 
 // addOnly is add for a fault that says nothing about what is below path.
 func (f *faults) addOnly(path, reason string) {
-	if !f.done(path) {
+	if !f.full() && !f.done(path) {
 		f.mute(path)
 		f.paths[path] = false
 		f.list = append(f.list, &Error{Path: path, Reason: reason})
@@ -145,6 +171,9 @@ func (f *faults) err() error {
 		return nil
 	}
 	slices.SortStableFunc(f.list, func(a, b *Error) int { return comparePaths(a.Path, b.Path) })
+	if f.full() {
+		f.list = append(f.list, &Error{Reason: fmt.Sprintf("more than %d faults: the others are not listed", maxFaults)})
+	}
 	return &invalidError{f.list}
 }
 

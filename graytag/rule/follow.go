@@ -63,12 +63,12 @@ func (e *Engine) setStoreErr(err error) {
 }
 
 func (f *follower) storeFailed(ctx context.Context, err error) {
-	f.engine.setStoreErr(err)
 	if f.failing != err.Error() {
 		f.failing = err.Error()
 		f.log.LogAttrs(ctx, slog.LevelWarn, "gray rules: the store cannot be read, the last good rules stay",
 			slog.Any("error", err), slog.Uint64("revision", f.engine.current.Load().document.Revision))
 	}
+	f.engine.setStoreErr(err)
 }
 
 func (f *follower) storeWorks(ctx context.Context) {
@@ -108,6 +108,7 @@ func (f *follower) take(ctx context.Context, d Document) {
 	e.current.Store(&state{program: p, document: d, loaded: time.Now()})
 	e.health.refused, e.health.revision = nil, 0
 	e.mu.Unlock()
+	e.notify()
 
 	if !d.Exists() {
 		f.log.LogAttrs(ctx, slog.LevelInfo, "gray rules: there is no document, everything is stable",
@@ -122,14 +123,13 @@ func (f *follower) take(ctx context.Context, d Document) {
 // refuse keeps what is in force.
 func (f *follower) refuse(ctx context.Context, d Document, err error) {
 	e := f.engine
+	if f.loggedAt != d.Revision || !bytes.Equal(f.refused, d.Data) {
+		f.refused, f.loggedAt = d.Data, d.Revision
+		f.log.LogAttrs(ctx, slog.LevelError, "gray rules: document refused, the last good rules stay",
+			slog.Uint64("revision", d.Revision), slog.Any("error", err), slog.Uint64("in_force", e.current.Load().document.Revision))
+	}
 	e.mu.Lock()
 	e.health.refused, e.health.revision = err, d.Revision
-	stays := e.current.Load().document.Revision
 	e.mu.Unlock()
-	if f.loggedAt == d.Revision && bytes.Equal(f.refused, d.Data) {
-		return
-	}
-	f.refused, f.loggedAt = d.Data, d.Revision
-	f.log.LogAttrs(ctx, slog.LevelError, "gray rules: document refused, the last good rules stay",
-		slog.Uint64("revision", d.Revision), slog.Any("error", err), slog.Uint64("in_force", stays))
+	e.notify()
 }

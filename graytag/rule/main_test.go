@@ -9,6 +9,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/graylane/graylane/graytag/rule"
+	"github.com/graylane/graylane/internal/race"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -58,4 +59,12 @@ func user(uid string) *rule.Request {
 
 func from(remote string) netip.Addr {
 	return netip.MustParseAddrPort(remote).Addr()
+}
+
+// fewer is n, and a tenth of it where the race detector makes all slow.
+func fewer(n int) int {
+	if race.Enabled {
+		return n / 10
+	}
+	return n
 }

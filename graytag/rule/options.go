@@ -9,7 +9,10 @@ type optionFunc func(*config)
 
 func (f optionFunc) apply(c *config) { f(c) }
 
-type config struct{ log *slog.Logger }
+type config struct {
+	log    *slog.Logger
+	notify func(Status)
+}
 
 func newConfig(opts []Option) config {
 	var c config
@@ -26,6 +29,13 @@ func newConfig(opts []Option) config {
 // slog.Default() at the time of the entry.
 func WithLogger(l *slog.Logger) Option {
 	return optionFunc(func(c *config) { c.log = l })
+}
+
+// WithNotify makes the engine call f after every change: another set is in
+// force, or a document was refused. f is called by the goroutine that made the
+// change, one call at a time for one store, and has to return soon.
+func WithNotify(f func(Status)) Option {
+	return optionFunc(func(c *config) { c.notify = f })
 }
 
 func (c *config) logger() *slog.Logger {

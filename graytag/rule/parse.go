@@ -23,8 +23,8 @@ const (
 )
 
 // Parse reads and checks a rule set. It is strict: unknown fields, names in the
-// wrong case, keys that stand twice and null are faults, and every fault is
-// reported; see [Faults]. On an error the Set is nil.
+// wrong case, keys that stand twice and null are faults, and every fault, up to
+// 10,000 of them, is reported; see [Faults]. On an error the Set is nil.
 //
 // Parse never panics; its time and memory are linear in the document, which it
 // refuses where it is over [MaxBytes].
@@ -112,7 +112,11 @@ func shorten(name string) string {
 	return name
 }
 
-func (d *decoder) fault(reason string) { d.faults.add(d.where(), reason) }
+func (d *decoder) fault(reason string) {
+	if !d.faults.full() {
+		d.faults.add(d.where(), reason)
+	}
+}
 
 func (d *decoder) space() {
 	for d.at < len(d.text) {

@@ -116,7 +116,7 @@ func TestParseBounds(t *testing.T) {
 		r(`"hashBy":[` + many(rule.MaxNames+1, `"uid"`) + `]`):                                     "rules[0].hashBy",
 		r(`"salt":"` + strings.Repeat("x", rule.MaxIDBytes+1) + `"`):                               "rules[0].salt",
 		r(`"match":[{"attr":"path","op":"regex","values":["` + strings.Repeat("x", 5000) + `"]}]`): "rules[0].match[0].values[0]",
-		r(`"match":[{"attr":"path","op":"regex","values":["(((x{1000}){1000}){1000})"]}]`):         "rules[0].match[0].values[0]",
+		r(`"match":[{"attr":"path","op":"regex","values":["([a-f][0-9]xyzabcdefg){999}"]}]`):       "rules[0].match[0].values[0]",
 		r(`"priority":1000000001`): "rules[0].priority",
 		r(`"priority":1e3`):        "rules[0].priority",
 		r(`"match":[{"attr":"uid","op":"mod","mod":1,"below":-1}]`):           "rules[0].match[0].below",
@@ -228,4 +228,31 @@ func TestCloneSharesNothing(t *testing.T) {
 	c.Plans["p"][0], c.Meta["note"][0] = 'x', 'x'
 	assert.Equal(t, want, set)
 	assert.Nil(t, (*rule.Set)(nil).Clone())
+}
+
+// A document of nothing but faults costs no more than another one.
+func TestParseManyFaults(t *testing.T) {
+	ones := strings.TrimSuffix(strings.Repeat("1,", 100_000), ",")
+	broken := strings.TrimSuffix(strings.Repeat(`"(",`, 100_000), ",")
+	_, err := rule.Parse([]byte(`{"rules":[{"id":"r","tag":"a=b","match":[{"attr":"uid","op":"regex","values":[` + broken + `]},{"attr":"uid","op":"in","values":[` + ones + `]}]}]}`))
+	faults := rule.Faults(err)
+	require.Len(t, faults, 10_001)
+	assert.Contains(t, faults[10_000].Reason, "more than")
+	assert.Empty(t, faults[10_000].Path)
+	assert.Less(t, len(err.Error()), 4096)
+}
+
+func TestParseRegexSize(t *testing.T) {
+	for re, good := range map[string]bool{`x{999}`: true, `(a|b){500}`: true, `(x{9}){99}`: true, `(abcdefghijklmnop){999}`: false, `(a|bcd|efghijklmn){900}`: false, `\p{L}+`: true, `^/v[0-9]+/(order|cart)/.*$`: true} {
+		_, err := rule.Parse([]byte(fmt.Sprintf(`{"rules":[{"id":"r","tag":"a=b","match":[{"attr":"path","op":"regex","values":[%q]}]}]}`, re)))
+		assert.Equal(t, good, err == nil, "%s: %v", re, err)
+	}
+
+	set := &rule.Set{}
+	for i := range 2100 {
+		set.Rules = append(set.Rules, rule.Rule{ID: fmt.Sprint(i), Tag: "a=b", Match: []rule.Condition{{Attr: "path", Op: rule.OpRegex, Values: []string{fmt.Sprintf("%d[a-z]{999}", i)}}}})
+	}
+	_, err := rule.NewEngine(set)
+	require.Len(t, rule.Faults(err), 1)
+	assert.Contains(t, err.Error(), "together")
 }

@@ -11,7 +11,7 @@ import (
 
 // Set is a rule set: the document that operators write. Read one with [Parse],
 // write one with [Marshal]. A Set may be built and changed in code; [NewEngine]
-// checks it and keeps a copy of its own.
+// checks it and keeps nothing of it.
 //
 // See the documentation of the package for what the fields mean together.
 type Set struct {

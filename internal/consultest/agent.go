@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -31,14 +32,16 @@ type Agent struct {
 	ports  ports
 	size   int      // servers of the cluster
 	join   []string // Serf addresses of the others
+	config []map[string]any
 	client *api.Client
 
 	process *process
 }
 
 // Start runs one Consul server and returns when it has a leader and answers. It
-// takes some seconds.
-func Start(t testing.TB) *Agent {
+// takes some seconds. What is in config replaces the agent's configuration, by key
+// of the top level; a request without a token must be allowed to read all nodes.
+func Start(t testing.TB, config ...map[string]any) *Agent {
 	t.Helper()
 	bin := binary(t)
 	var last error
@@ -48,6 +51,7 @@ func Start(t testing.TB) *Agent {
 			t.Fatal(err)
 		}
 		a := newAgent(t, "solo", p, 1, nil)
+		a.config = config
 		if err = a.start(bin); err == nil {
 			err = a.waitReady()
 		}
@@ -159,6 +163,9 @@ func (a *Agent) start(bin string) error {
 		"disable_update_check": true,
 		"connect":              map[string]any{"enabled": false},
 	}
+	for _, c := range a.config {
+		maps.Copy(config, c)
+	}
 	data, err := json.Marshal(config)
 	if err != nil {
 		return err
@@ -210,10 +217,16 @@ func (a *Agent) ready(ctx context.Context) bool {
 		return false
 	}
 	checks, _, err := a.client.Health().Node(a.name, q)
-	if err != nil || len(checks) == 0 {
+	if err != nil {
 		return false
 	}
-	return checks.AggregatedStatus() == api.HealthPassing
+	// Those of services are among them.
+	for _, c := range checks {
+		if c.CheckID == "serfHealth" {
+			return c.Status == api.HealthPassing
+		}
+	}
+	return false
 }
 
 func (a *Agent) kill() {

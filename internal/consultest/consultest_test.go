@@ -45,7 +45,8 @@ func TestCluster(t *testing.T) {
 	killed := c.KillLeader()
 	leader := c.Leader()
 	assert.NotSame(t, killed, leader)
-	pair, _, err := leader.Client().KV().Get("k", nil)
+	// A leader that is new answers others before it knows all.
+	pair, _, err := leader.Client().KV().Get("k", &api.QueryOptions{RequireConsistent: true})
 	require.NoError(t, err)
 	require.NotNil(t, pair)
 

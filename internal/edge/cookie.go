@@ -75,10 +75,16 @@ func cookieValue(v string) (string, bool) {
 // isToken tells whether s is a token (RFC 9110, section 5.6.2).
 func isToken(s string) bool {
 	for i := range len(s) {
-		c := s[i]
-		if c <= ' ' || c >= 0x7F || strings.IndexByte(`"(),/:;<=>?@[\]{}`, c) >= 0 {
+		if !tokenByte[s[i]] {
 			return false
 		}
 	}
 	return s != ""
 }
+
+var tokenByte = func() (t [256]bool) {
+	for c := '!'; c < 0x7F; c++ {
+		t[c] = strings.IndexByte(`"(),/:;<=>?@[\]{}`, byte(c)) < 0
+	}
+	return t
+}()

@@ -6,14 +6,16 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"time"
 
-	"github.com/hashicorp/consul/api"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	pb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/graylane/graylane/graytag"
+	"github.com/graylane/graylane/graytag/rule"
+	"github.com/graylane/graylane/middleware/gateway"
 	"github.com/graylane/graylane/middleware/graygrpc"
 	"github.com/graylane/graylane/middleware/grayhttp"
 	"github.com/graylane/graylane/registry"
@@ -108,7 +110,7 @@ func Example_grpc() {
 			return err
 		}
 		server := grpc.NewServer(opts...)
-		pb.RegisterHealthServer(server, health{}) // your service
+		pb.RegisterHealthServer(server, health{}) // your service; health checks stand in for it here
 		go server.Serve(lis)
 
 		dial := append(graygrpc.DialOptions(reg), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -132,10 +134,42 @@ func Example_grpc() {
 	// Output: served version=v2
 }
 
+func Example_entrance() {
+	err := func() error {
+		ctx, stop := context.WithCancel(context.Background())
+		defer stop()
+		reg := memory.New()
+
+		// README: entrance
+		engine, err := rule.NewEngine(nil) // no rules yet: everything is stable
+		if err != nil {
+			return err
+		}
+		go engine.Follow(ctx, rule.NewFileStore("rules.json")) // or Consul KV: reg.RuleStore("graylane/rules")
+
+		gw, err := gateway.New(engine, reg, gateway.WithRoutes(gateway.Route{Prefix: "/orders", Service: "order"}))
+		if err != nil {
+			return err
+		}
+		defer gw.Close()
+		go gateway.NewServer(":8080", gw).ListenAndServe() // HTTP/1, HTTP/2, gRPC, WebSockets
+		// README: end
+
+		w := httptest.NewRecorder()
+		gw.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/orders/1", nil))
+		fmt.Println(w.Code, w.Header().Get(gateway.ReasonHeader), w.Header().Get("X-Version"))
+		return nil
+	}()
+	if err != nil {
+		fmt.Println(err)
+	}
+	// Output: 503 missing stable
+}
+
 func Example_consul() {
 	err := func() error {
 		// README: consul
-		reg, err := consul.New(&api.Config{Address: "127.0.0.1:8500"}) // or nil: CONSUL_HTTP_ADDR and the like
+		reg, err := consul.New(nil) // CONSUL_HTTP_ADDR and the like, else 127.0.0.1:8500
 		if err != nil {
 			return err
 		}

@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/graylane/graylane/graytag/rule"
 )
 
 // trimmed returns the lines of s without their common indentation.
@@ -38,7 +40,7 @@ func TestTheCodeOfTheReadmeIsTheCodeThatRuns(t *testing.T) {
 		run[block] = true
 		assert.Contains(t, string(readme), "```go\n"+block+"\n```", "the part on %s", name)
 	}
-	require.Len(t, run, 3)
+	require.Len(t, run, 4)
 	for _, part := range strings.Split(string(readme), "```go\n")[1:] {
 		block, _, _ := strings.Cut(part, "\n```")
 		assert.True(t, run[block], "no Example runs:\n%s", block)
@@ -52,4 +54,16 @@ func TestTheReadmeNamesItsTwoCommands(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, string(readme), "\n    go run ./examples/quickstart")
 	assert.Contains(t, string(readme), "\n    go test ./...")
+}
+
+// TestTheRuleSetOfTheReadmeIsGood: what stands there is what people paste.
+func TestTheRuleSetOfTheReadmeIsGood(t *testing.T) {
+	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	require.NoError(t, err)
+	_, after, ok := strings.Cut(string(readme), "```json\n")
+	require.True(t, ok)
+	document, _, _ := strings.Cut(after, "\n```")
+	set, err := rule.Parse([]byte(document))
+	require.NoError(t, err)
+	assert.Empty(t, rule.Lint(set, nil))
 }

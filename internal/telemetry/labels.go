@@ -1,12 +1,14 @@
 package telemetry
 
 import (
+	"strings"
 	"sync"
 	"sync/atomic"
 	"unicode/utf8"
 )
 
-// DistinctValues is how many values a label takes before the rest is "other".
+// DistinctValues is how many values a label takes from each of two sources
+// before the rest is "other": what the registry knows, and what a caller says.
 const DistinctValues = 100
 
 // Other stands for every value past the bound, and for those that are not
@@ -16,34 +18,42 @@ const Other = "other"
 const maxLabelBytes = 256
 
 // Labels bounds the distinct values of a label that somebody outside can
-// choose. It is safe for concurrent use; a value that is known costs one
-// look-up without a lock.
+// choose. Values that are known to be real have room of their own, so that
+// nobody can use it up. It is safe for concurrent use; a value that has room
+// costs one look-up without a lock.
 type Labels struct {
-	known sync.Map // string -> string
-	left  atomic.Int64
+	known      sync.Map // string -> string
+	real, said atomic.Int64
 }
 
-// NewLabels allows n distinct values.
+// NewLabels allows n distinct values that are real and n that somebody said.
 func NewLabels(n int) *Labels {
 	l := &Labels{}
-	l.left.Store(int64(n))
+	l.real.Store(int64(n))
+	l.said.Store(int64(n))
 	return l
 }
 
-// Bound returns v while it is one of the first values that were seen, else
-// [Other].
-func (l *Labels) Bound(v string) string {
+// Real returns v, which is known to be real, or [Other] past the bound of those.
+func (l *Labels) Real(v string) string { return l.bound(v, &l.real) }
+
+// Bound returns v where it has room, or is one of the first values that
+// somebody said, else [Other].
+func (l *Labels) Bound(v string) string { return l.bound(v, &l.said) }
+
+func (l *Labels) bound(v string, left *atomic.Int64) string {
 	if k, ok := l.known.Load(v); ok {
 		return k.(string)
 	}
-	if l.left.Load() <= 0 || len(v) > maxLabelBytes || !utf8.ValidString(v) {
+	if left.Load() <= 0 || len(v) > maxLabelBytes || !utf8.ValidString(v) {
 		return Other
 	}
-	if l.left.Add(-1) < 0 {
+	if left.Add(-1) < 0 {
 		return Other
 	}
+	v = strings.Clone(v) // which may be a piece of a header that would be kept with it
 	if k, loaded := l.known.LoadOrStore(v, v); loaded {
-		l.left.Add(1)
+		left.Add(1)
 		return k.(string)
 	}
 	return v

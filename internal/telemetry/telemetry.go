@@ -89,16 +89,40 @@ func (m *Metrics) Decision(service, wanted, served, outcome, reason string) *Ser
 	if m == nil {
 		return nil
 	}
-	if outcome == "unavailable" {
+	unavailable := outcome == "unavailable"
+	if unavailable {
 		served = "none"
 	}
+	if unavailable && reason == missing {
+		service = m.services.Bound(service) // it may be a name that nobody registered
+	} else {
+		service = m.services.Real(service)
+	}
 	return newSeries(m.decisions,
-		attribute.String("service", m.services.Bound(service)),
-		attribute.String("wanted", m.version(wanted)),
-		attribute.String("served", m.version(served)),
+		attribute.String("service", service),
+		attribute.String("wanted", m.Wanted(wanted, reason)),
+		attribute.String("served", m.real(served)),
 		attribute.String("outcome", outcome),
 		attribute.String("reason", reason))
 }
+
+// Wanted returns what stands for a wanted version in the series of decisions
+// with this reason: a caller chooses what he wants, so that where no instance
+// has the version only the first ones are told apart.
+func (m *Metrics) Wanted(version, reason string) string {
+	switch {
+	case version == "":
+		return "stable"
+	case m == nil:
+		return version
+	case reason == missing:
+		return m.versions.Bound(version)
+	}
+	return m.versions.Real(version)
+}
+
+// missing is the reason of a decision for a version that no instance has.
+const missing = "missing"
 
 // DecisionsEnabled tells whether somebody records routing decisions.
 func (m *Metrics) DecisionsEnabled(ctx context.Context) bool {
@@ -108,7 +132,12 @@ func (m *Metrics) DecisionsEnabled(ctx context.Context) bool {
 // Request counts an inbound request.
 func (m *Metrics) Request(ctx context.Context, wanted, outcome string) {
 	if m != nil && m.requests != nil && m.requests.Enabled(ctx) {
-		m.requests.Add(ctx, 1, metric.WithAttributes(attribute.String("wanted", m.version(wanted)), attribute.String("outcome", outcome)))
+		if outcome == "matched" { // what is wanted is the own version
+			wanted = m.real(wanted)
+		} else {
+			wanted = m.Wanted(wanted, missing)
+		}
+		m.requests.Add(ctx, 1, metric.WithAttributes(attribute.String("wanted", wanted), attribute.String("outcome", outcome)))
 	}
 }
 
@@ -154,9 +183,9 @@ func (m *Metrics) CountForged(ctx context.Context, carrier string) {
 	}
 }
 
-func (m *Metrics) version(v string) string {
-	if v == "" {
+func (m *Metrics) real(version string) string {
+	if version == "" {
 		return "stable"
 	}
-	return m.versions.Bound(v)
+	return m.versions.Real(version)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/attribute"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
@@ -53,6 +54,53 @@ func TestDecisionsAreCountedUnderTheirLabels(t *testing.T) {
 		total += p.Value
 	}
 	assert.EqualValues(t, 10_002, total)
+}
+
+// Whoever sends tags chooses what is wanted, and may want anything. What the
+// registry knows keeps its name all the same.
+func TestWantedVersionsOfOutsidersDoNotHideRealOnes(t *testing.T) {
+	reader := sdkmetric.NewManualReader()
+	m := telemetry.New(sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)))
+	ctx := context.Background()
+	for i := range 10_000 {
+		v := fmt.Sprint("forged", i)
+		m.Decision("order", v, "", "fallback_stable", "missing").Add(ctx)
+		m.Decision(fmt.Sprint("nobody", i), v, "", "unavailable", "missing").Add(ctx)
+		m.Request(ctx, v, "fallback")
+	}
+	m.Decision("payment", "v2", "v2", "matched", "").Add(ctx)
+	m.Decision("payment", "v3", "", "fallback_stable", "unhealthy").Add(ctx)
+	m.Decision("payment", "v9", "v4", "fallback_any", "missing").Add(ctx)
+	m.Decision("search", "v5", "", "unavailable", "connecting").Add(ctx)
+	m.Request(ctx, "v6", "matched")
+	for i := range 10_000 { // of a registry that has gone mad
+		v := fmt.Sprint("real", i)
+		m.Decision(v, v, v, "matched", "").Add(ctx)
+	}
+
+	var rm metricdata.ResourceMetrics
+	require.NoError(t, reader.Collect(ctx, &rm))
+	got := map[string]bool{}
+	values := map[string]map[string]bool{"service": {}, "wanted": {}, "served": {}}
+	for _, metric := range rm.ScopeMetrics[0].Metrics {
+		for _, p := range metric.Data.(metricdata.Sum[int64]).DataPoints {
+			var line string
+			for _, key := range []string{"service", "wanted", "served"} {
+				v, ok := p.Attributes.Value(attribute.Key(key))
+				line += " " + v.AsString()
+				if ok {
+					values[key][v.AsString()] = true
+				}
+			}
+			got[line] = true
+		}
+	}
+	for _, line := range []string{" payment v2 v2", " payment v3 stable", " payment other v4", " search v5 none", "  v6 "} {
+		assert.Contains(t, got, line)
+	}
+	for key, distinct := range values {
+		assert.LessOrEqual(t, len(distinct), 2*telemetry.DistinctValues+3, "%s is bounded", key)
+	}
 }
 
 func TestNilRecordsNothing(t *testing.T) {

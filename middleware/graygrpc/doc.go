@@ -61,6 +61,20 @@
 // handlers find theirs with [ArrivalFromContext]. Health checks, reflection and
 // the methods of [WithExempt] are no traffic.
 //
+// # The entrance
+//
+// Where calls of strangers come in, [Edge] stands in place of [ServerOptions]. It
+// has the rules of package [github.com/graylane/graylane/graytag/rule] decide,
+// once, which tag a call gets:
+//
+//	opts, err := graygrpc.Edge(engine, graygrpc.WithTrustedProxies("10.0.0.0/8"))
+//	server := grpc.NewServer(append([]grpc.ServerOption{authenticate}, opts...)...)
+//
+// The answer says in x-version, in its header, which version was decided, and in
+// x-canary-group which sticky group was used; handlers find the whole in
+// [EntryFromContext]. Rules for single hops inside the system belong to a client,
+// see [WithRules].
+//
 // # Cost
 //
 // An untagged RPC, client and server together, costs three allocations, a
@@ -70,7 +84,16 @@
 // # Security
 //
 // A server believes the tag that comes in. At the entrance of a system, where
-// strangers call, that is wrong: an edge has to remove it and decide anew.
+// strangers call, that is wrong: an [Edge] removes it and decides anew. It takes
+// out, of the metadata and of the context, x-gray-tag, the keys of compatibility
+// formats, x-gray-trace, and every baggage member that any implementation of W3C
+// Baggage might take for one of a tag, and counts them (graylane.edge.forged).
+//
+// An Edge believes a tag of the peers of [WithTrustedGateways] alone, an address of
+// those of [WithTrustedProxies] alone. Both go by the other end of the connection;
+// peers without an IP address are never trusted. What metadata says of a user is a
+// claim: authenticate in an interceptor before the Edge, and hand the user over
+// with [WithAttr]. Rules are no access control.
 //
 // Tags hold user data. A client sends them only to targets inside the system:
 // those of the gray scheme, unix sockets, in-memory connections (the target

@@ -10,8 +10,9 @@ import (
 
 // WithTrustedGateways names the edges whose tags an [Edge] believes: CIDR ranges,
 // or addresses, of the peers that connect to it. Whoever is in one of them must
-// remove what comes from outside itself. What counts is the other end of the
-// connection, never x-forwarded-for. Nobody is trusted by default.
+// remove what comes from outside itself. A valid tag of theirs passes as it is, and
+// no rule is asked; where they send none, the rules decide. What counts is the
+// other end of the connection, never x-forwarded-for. Nobody is trusted by default.
 func WithTrustedGateways(cidrs ...string) EdgeOption {
 	return edgeOptionFunc(func(c *config) { c.gateways = append(c.gateways, cidrs...) })
 }

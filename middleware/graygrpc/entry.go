@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/graylane/graylane/graytag/rule"
+	"github.com/graylane/graylane/internal/arrival"
 )
 
 // Entry is what an [Edge] knows of a call, for logs and for handlers that have to
@@ -42,7 +43,7 @@ type edgeContext struct {
 
 func (c *edgeContext) Value(key any) any {
 	switch key {
-	case arrivalKey{}:
+	case arrival.Key{}:
 		if c.arrival != nil {
 			return c.arrival
 		}
@@ -51,7 +52,7 @@ func (c *edgeContext) Value(key any) any {
 		return &c.entry
 	}
 	if c.untagged {
-		if v := inScope.Value(key); v != nil {
+		if v := arrival.UntaggedValue(key); v != nil {
 			return v
 		}
 	}

@@ -28,7 +28,7 @@ func wireKey(key string) string {
 	switch key {
 	case graytag.Header:
 		return tagKey
-	case "Baggage":
+	case baggageKey, "Baggage":
 		return baggageKey
 	}
 	return strings.ToLower(key)

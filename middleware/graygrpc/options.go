@@ -187,6 +187,8 @@ func WithExempt(methods ...string) Option {
 // WithSelf tells the server which instance it is: of which service, with which
 // metadata. Arrivals are then classified and counted, and handlers can ask for
 // theirs with [ArrivalFromContext]. ID and address do not matter.
+// Where callers have a policy for this service, give it here too ([WithPolicy]):
+// what it allows them is a fallback, anything else counts as misrouted.
 func WithSelf(self registry.Instance) ServerOption {
 	self = self.Clone()
 	return serverOptionFunc(func(c *config) { c.self = &self })

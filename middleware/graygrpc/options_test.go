@@ -22,6 +22,7 @@ func TestWrongServerOptions(t *testing.T) {
 	}{
 		"policy":            {graygrpc.WithPolicy(subset.Policy{MinReady: -1}), "minReady -1"},
 		"policy of another": {graygrpc.WithPolicyFor("payment", subset.Policy{Strict: true, Fallback: []string{"any"}}), "payment"},
+		"policy of nobody":  {graygrpc.WithPolicyFor("", subset.Policy{}), "without a name"},
 		"self":              {graygrpc.WithSelf(registry.Instance{}), "without a service"},
 		"self's metadata":   {graygrpc.WithSelf(registry.Instance{Service: "a", Metadata: map[string]string{"": "x"}}), "Metadata"},
 		"exempt":            {graygrpc.WithExempt("Health"), `"Health"`},

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/graylane/graylane/graytag"
+	"github.com/graylane/graylane/internal/arrival"
 	"github.com/graylane/graylane/internal/telemetry"
 	"github.com/graylane/graylane/propagation"
 )
@@ -51,7 +52,7 @@ func StreamServerInterceptor(opts ...ServerOption) (grpc.StreamServerInterceptor
 type server struct {
 	prop    *propagation.Propagator
 	metrics *telemetry.Metrics
-	self    *self // nil where it is not known
+	self    *arrival.Self // nil where it is not known
 	exempt  []string
 }
 
@@ -64,14 +65,9 @@ func newServer(opts []ServerOption) (*server, error) {
 }
 
 func serverOf(c *config) (*server, error) {
-	for service, p := range c.policies {
-		if _, err := p.Compile(service); err != nil {
-			return nil, fmt.Errorf("graygrpc: service %q: %w", service, err)
-		}
-	}
-	self, err := newSelf(c)
+	self, err := arrival.NewSelf(c.self, c.policy, c.policies)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("graygrpc: %w", err)
 	}
 	return &server{prop: c.prop, metrics: c.metrics(), self: self, exempt: c.exempt}, nil
 }
@@ -98,12 +94,9 @@ func (s *server) receive(ctx context.Context, method string) context.Context {
 	tag := graytag.FromContext(ctx)
 	a := s.arrival(ctx, method, tag)
 	if tag.IsZero() {
-		return untagged(ctx, a)
+		return arrival.Untagged(ctx, a)
 	}
-	if a != nil {
-		ctx = context.WithValue(ctx, arrivalKey{}, a)
-	}
-	return ctx
+	return arrival.NewContext(ctx, a)
 }
 
 // extract adds to ctx what its metadata holds.
@@ -122,7 +115,7 @@ func (s *server) arrival(ctx context.Context, method string, tag graytag.Tag) *A
 	if s.self == nil || exempts(s.exempt, method) {
 		return nil
 	}
-	a := s.self.classify(tag)
+	a := s.self.Classify(tag)
 	s.metrics.Request(ctx, a.Wanted, string(a.Outcome))
 	return a
 }

@@ -16,6 +16,31 @@
 // one's own, without choosing instances. Work that outlives its request takes its
 // context from [github.com/graylane/graylane/propagation.Detach].
 //
+// # The entrance
+//
+// Where requests of strangers come in, [Edge] stands in place of [Middleware]. It
+// has the rules of package [github.com/graylane/graylane/graytag/rule] decide,
+// once, which tag a request gets:
+//
+//	enter, err := grayhttp.Edge(engine,
+//		grayhttp.WithTrustedProxies("10.0.0.0/8"), // the load balancer in front
+//		grayhttp.WithStickyCookie(grayhttp.StickyCookie{}))
+//	http.ListenAndServe(addr, authenticate(enter(mux)))
+//
+// The answer says in X-Version which version was decided, and in X-Canary-Group
+// which sticky group was used; handlers find the whole in [EntryFromContext]. The
+// tag is in the context, not in the header of the request: what sends it on is a
+// client of this package. Rules for single hops inside the system belong to a
+// client, see [WithRules].
+//
+// Caching: what is decided may depend on anything that rules see, the address of
+// the client among it, which no Vary can say. An Edge sets none. A shared cache
+// belongs behind the Edge, by version, or has to be told by the handler
+// (Cache-Control: private) what it must not keep; an Edge itself says so only of
+// answers that set its cookie. A page of another origin reads X-Version only where
+// the application exposes it (Access-Control-Expose-Headers), and its requests
+// carry the sticky cookie only with credentials.
+//
 // # What is seen
 //
 // With [WithSelf] a handler knows what it means that a request has arrived at it,
@@ -39,7 +64,11 @@
 //     untagged.
 //   - The caller's request and header are never changed. The ResponseWriter is
 //     not wrapped.
-//   - An untagged request costs at most four allocations, on both sides together.
+//   - An untagged request costs at most four allocations, on both sides together;
+//     a decision at an Edge costs one more than the inbound middleware.
+//   - Every decision is made by the rules of that moment: what changes in them
+//     holds from the next request on, for everybody. The sticky cookie is a key to
+//     hash, not a version.
 //
 // # Security
 //
@@ -50,6 +79,27 @@
 // tag is taken out of the header, of the baggage in it, and of the context that is
 // passed down. That is logged once per host and counted every time.
 //
-// The handler believes the tag that a request brings. It belongs behind an
-// entrance that removes what comes from outside.
+// The inbound middleware believes the tag that a request brings. It belongs behind
+// an entrance that removes what comes from outside, an [Edge]:
+//
+//   - From the request and from its context go X-Gray-Tag, the compatibility
+//     headers, X-Gray-Trace, and every baggage member that any implementation of
+//     W3C Baggage might take for one of a tag: in any case, percent-encoded, or
+//     past the size that readers accept. Connection options that name these headers
+//     go as well, so that a proxy further inside does not take away what we put
+//     there. Each is counted (graylane.edge.forged).
+//   - A tag is believed of the peers of [WithTrustedGateways] alone, an address of
+//     those of [WithTrustedProxies] alone. Both go by the other end of the
+//     connection, [net/http.Request.RemoteAddr]: middleware outside an Edge must not
+//     write what a header says into it. Peers on Unix sockets have no address, and
+//     are never trusted.
+//   - The name of a user in a header, cookie or query parameter is a claim. Where
+//     it matters who is gray, authenticate outside the Edge, and hand the user over
+//     with [WithAttr].
+//   - A visitor can choose his sticky group, and what else rules read of a request:
+//     rules are no access control. A gray version must be fit to be seen.
+//
+// Rules see headers and cookies as they came. Values of any length cost at most
+// linear time; the group of the cookie, the only value that is sent back, is bounded
+// in length and letters.
 package grayhttp

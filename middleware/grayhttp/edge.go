@@ -99,6 +99,7 @@ type edgeHandler struct {
 
 // ServeHTTP implements [http.Handler].
 func (h *edgeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	shareTrailers(r)
 	pass(h.next, w, r, h.enter(w, r))
 }
 

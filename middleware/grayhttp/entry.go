@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/graylane/graylane/graytag/rule"
+	"github.com/graylane/graylane/internal/arrival"
 )
 
 // Entry is what an [Edge] knows of a request, for logs and for handlers that have
@@ -47,7 +48,7 @@ type edgeContext struct {
 
 func (c *edgeContext) Value(key any) any {
 	switch key {
-	case arrivalKey{}:
+	case arrival.Key{}:
 		if c.arrival != nil {
 			return c.arrival
 		}
@@ -56,7 +57,7 @@ func (c *edgeContext) Value(key any) any {
 		return &c.entry
 	}
 	if c.untagged {
-		if v := inScope.Value(key); v != nil {
+		if v := arrival.UntaggedValue(key); v != nil {
 			return v
 		}
 	}

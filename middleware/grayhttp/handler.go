@@ -3,9 +3,11 @@ package grayhttp
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 
 	"github.com/graylane/graylane/graytag"
+	"github.com/graylane/graylane/internal/arrival"
 	"github.com/graylane/graylane/internal/telemetry"
 	"github.com/graylane/graylane/propagation"
 )
@@ -46,17 +48,14 @@ func Middleware(opts ...HandlerOption) (func(next http.Handler) http.Handler, er
 type server struct {
 	prop    *propagation.Propagator
 	metrics *telemetry.Metrics
-	self    *self // nil where it is not known
+	self    *arrival.Self // nil where it is not known
 	exempt  []string
 }
 
 func newServer(c *config) (*server, error) {
-	if err := c.checkPolicies(); err != nil {
-		return nil, err
-	}
-	self, err := newSelf(c)
+	self, err := arrival.NewSelf(c.self, c.policy, c.policies)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("grayhttp: %w", err)
 	}
 	return &server{prop: c.prop, metrics: c.metrics(), self: self, exempt: c.exempt}, nil
 }
@@ -68,7 +67,16 @@ type handler struct {
 
 // ServeHTTP implements [http.Handler].
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	shareTrailers(r)
 	pass(h.next, w, r, r.WithContext(h.receive(r)))
+}
+
+// shareTrailers makes r ready to be copied: trailers that were not announced
+// arrive in r, and the copy has to share them.
+func shareTrailers(r *http.Request) {
+	if r.Trailer == nil && r.ContentLength < 0 && r.ProtoMajor == 1 {
+		r.Trailer = make(http.Header)
+	}
 }
 
 // pass hands in, which is made of r, to next.
@@ -90,12 +98,9 @@ func (s *server) receive(r *http.Request) context.Context {
 	tag := graytag.FromContext(ctx)
 	a := s.arrival(ctx, r, tag)
 	if tag.IsZero() {
-		return untagged(ctx, a)
+		return arrival.Untagged(ctx, a)
 	}
-	if a == nil {
-		return ctx
-	}
-	return context.WithValue(ctx, arrivalKey{}, a)
+	return arrival.NewContext(ctx, a)
 }
 
 // arrival says what it means that r, which asks for tag, has arrived, and counts
@@ -104,7 +109,7 @@ func (s *server) arrival(ctx context.Context, r *http.Request, tag graytag.Tag) 
 	if s.self == nil || exempts(s.exempt, r.URL.Path) {
 		return nil
 	}
-	a := s.self.classify(tag)
+	a := s.self.Classify(tag)
 	s.metrics.Request(ctx, a.Wanted, string(a.Outcome))
 	return a
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"mime/multipart"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -133,6 +134,7 @@ func TestWrongOptionsAreErrorsOfTheConstructor(t *testing.T) {
 	for want, opt := range map[string]grayhttp.HandlerOption{
 		"minReady -1":         grayhttp.WithPolicy(bad),
 		`service "payment"`:   grayhttp.WithPolicyFor("payment", bad),
+		"without a name":      grayhttp.WithPolicyFor("", subset.Policy{}),
 		`exempt path "x"`:     grayhttp.WithExempt("x"),
 		"without a service":   grayhttp.WithSelf(registry.Instance{}),
 		"grayhttp: WithSelf:": grayhttp.WithSelf(registry.Instance{Service: "order", Metadata: map[string]string{"": "x"}}),
@@ -161,4 +163,23 @@ func TestWrongOptionsAreErrorsOfTheConstructor(t *testing.T) {
 	require.Error(t, err)
 	_, err = grayhttp.NewTransport(nil, nil, grayhttp.WithPropagator(nil), grayhttp.WithMeterProvider(nil), grayhttp.WithLogger(nil), grayhttp.WithInjectTo(nil))
 	require.NoError(t, err)
+}
+
+// net/http puts trailers that were not announced into the request that it made,
+// when the body has been read.
+func TestTrailersOfARequestReachTheHandler(t *testing.T) {
+	got := make(chan http.Header, 1)
+	address := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, err := io.Copy(io.Discard, r.Body)
+		assert.NoError(t, err)
+		got <- r.Trailer
+	}))
+	for _, announced := range []string{"", "Trailer: X-Sum\r\n"} {
+		conn, err := net.Dial("tcp", address)
+		require.NoError(t, err)
+		_, err = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n"+announced+"\r\n1\r\nx\r\n0\r\nX-Sum: 7\r\n\r\n")
+		require.NoError(t, err)
+		assert.Equal(t, http.Header{"X-Sum": {"7"}}, <-got, announced)
+		require.NoError(t, conn.Close())
+	}
 }

@@ -138,16 +138,6 @@ func newConfig[O interface {
 	return c, nil
 }
 
-// checkPolicies finds the policies that are wrong, also those of other services.
-func (c *config) checkPolicies() error {
-	for service, p := range c.policies {
-		if _, err := p.Compile(service); err != nil {
-			return fmt.Errorf("grayhttp: policy for service %q: %w", service, err)
-		}
-	}
-	return nil
-}
-
 func (c *config) metrics() *telemetry.Metrics { return telemetry.New(c.provider) }
 
 // exempts tells whether requests for path are no traffic.
@@ -191,6 +181,8 @@ func WithExempt(paths ...string) Option {
 // WithSelf tells the handler which instance it is: of which service, with which
 // metadata. Arrivals are then classified and counted, and handlers can ask for
 // theirs with [ArrivalFromContext]. ID and address do not matter.
+// Where callers have a policy for this service, give it here too ([WithPolicy]):
+// what it allows them is a fallback, anything else counts as misrouted.
 func WithSelf(self registry.Instance) HandlerOption {
 	self = self.Clone()
 	return handlerOptionFunc(func(c *config) { c.self = &self })

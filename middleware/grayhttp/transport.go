@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
+	"strings"
 
 	"go.opentelemetry.io/otel/baggage"
 
@@ -97,16 +100,17 @@ func (t *Transport) roundTrip(req *http.Request, owned bool) (*http.Response, er
 	if req.URL == nil {
 		return t.base.RoundTrip(req) // which says what it thinks of that
 	}
+	given, odd := t.canonical(req.Header)
 	if !t.inside(req.URL) {
-		return t.withhold(req)
+		return t.withhold(req, given)
 	}
 	ctx := req.Context()
-	present := t.present(req.Header)
+	present := t.present(given)
 	tag := graytag.FromContext(ctx)
 	scope := !tag.IsZero() || graytag.InScope(ctx)
 	changed := false // the context
 	if !scope {
-		if tag = t.adopt(req, present); !tag.IsZero() {
+		if tag = t.adopt(req, given, present); !tag.IsZero() {
 			ctx, changed = graytag.NewContext(ctx, tag), true
 		}
 	}
@@ -117,9 +121,9 @@ func (t *Transport) roundTrip(req *http.Request, owned bool) (*http.Response, er
 	}
 	switch {
 	case scope || changed:
-	case present && t.unreadable(req.Header):
+	case present && t.unreadable(given):
 		// What nobody can read is no tag, and must not fail the request.
-		header := copyHeader(req.Header)
+		header := copyHeader(given)
 		t.prop.Remove(propagation.HeaderCarrier(header))
 		return t.send(req, header)
 	default:
@@ -128,9 +132,10 @@ func (t *Transport) roundTrip(req *http.Request, owned bool) (*http.Response, er
 	if tag.IsZero() && !present && baggage.FromContext(ctx).Len() == 0 {
 		return t.pass(req, owned)
 	}
-	header := req.Header
-	if owned = owned && header != nil; !owned {
-		header = copyHeader(header)
+	header := given
+	owned = owned && !odd && given != nil
+	if !owned && !odd {
+		header = copyHeader(given)
 	}
 	t.prop.Inject(ctx, propagation.HeaderCarrier(header))
 	switch {
@@ -177,6 +182,40 @@ func (t *Transport) inside(u *url.URL) bool {
 	return t.scope.Allows(u.Host)
 }
 
+// canonical returns h where every header of ours that it holds is under its
+// canonical key, else, odd, a copy of h where it is. net/http sends a key as it
+// stands: one in odd case would go beside ours, and out of the scope.
+func (t *Transport) canonical(h http.Header) (_ http.Header, odd bool) {
+	for k := range h {
+		if f := t.field(k); f != "" && k != f {
+			odd = true
+			break
+		}
+	}
+	if !odd {
+		return h, false
+	}
+	c := make(http.Header, len(h)+2)
+	for _, k := range slices.Sorted(maps.Keys(h)) { // always in the same order
+		f := t.field(k)
+		if f == "" {
+			f = k
+		}
+		c[f] = append(slices.Clip(c[f]), h[k]...)
+	}
+	return c, true
+}
+
+// field returns the canonical form of key where it is a header of ours, else "".
+func (t *Transport) field(key string) string {
+	for _, f := range t.fields {
+		if len(f) == len(key) && (f == key || strings.EqualFold(f, key)) {
+			return f
+		}
+	}
+	return ""
+}
+
 // present tells whether h holds something that Inject may have to replace or
 // remove.
 func (t *Transport) present(h http.Header) bool {
@@ -189,10 +228,10 @@ func (t *Transport) present(h http.Header) bool {
 }
 
 // adopt finds a tag for a request that belongs to no other: the one that the
-// caller has put into its header himself, else the default.
-func (t *Transport) adopt(req *http.Request, present bool) graytag.Tag {
+// caller has put into its header, which is given, himself, else the default.
+func (t *Transport) adopt(req *http.Request, given http.Header, present bool) graytag.Tag {
 	if present {
-		if tag, ok := t.prop.Tag(req.Context(), propagation.HeaderCarrier(req.Header)); ok {
+		if tag, ok := t.prop.Tag(req.Context(), propagation.HeaderCarrier(given)); ok {
 			return tag
 		}
 	}
@@ -205,16 +244,16 @@ func (t *Transport) adopt(req *http.Request, present bool) graytag.Tag {
 // unreadable tells of a header without a valid tag whether it pretends to one.
 func (t *Transport) unreadable(h http.Header) bool { return h.Get(graytag.Header) != "" }
 
-// withhold sends req without anything that says something of a tag, in its header
-// and in its context. Other baggage goes on, as it would inside the scope.
-func (t *Transport) withhold(req *http.Request) (*http.Response, error) {
+// withhold sends req without anything that says something of a tag, in its header,
+// which is given, and in its context. Other baggage goes on, as it would inside the scope.
+func (t *Transport) withhold(req *http.Request, given http.Header) (*http.Response, error) {
 	ctx := req.Context()
-	present := t.present(req.Header)
+	present := t.present(given)
 	scope := graytag.InScope(ctx)
 	if !present && (!scope || graytag.FromContext(ctx).IsZero() && baggage.FromContext(ctx).Len() == 0) {
 		return t.base.RoundTrip(req)
 	}
-	header := copyHeader(req.Header)
+	header := copyHeader(given)
 	removed := t.prop.Remove(propagation.HeaderCarrier(header))
 	ctx = t.scope.Withhold(ctx, req.URL.Host, removed)
 	if scope {

@@ -81,6 +81,78 @@ func TestH1_GoroutinesShareOneHeader(t *testing.T) {
 	assert.Equal(t, http.Header{"X-Shared": {""}, "Baggage": {"tenant=7"}}, shared)
 }
 
+// Keys as they come out of gRPC metadata, or out of a map of somebody's: net/http
+// sends them as they stand.
+func TestH1_KeysInOddCase(t *testing.T) {
+	var rec recorder
+	client := &http.Client{Transport: newTransport(t)}
+	odd := func() http.Header {
+		return http.Header{
+			"x-gray-tag": {"version=v9"}, "X-GRAY-TAG": {"version=v8"}, graytag.Header: {"version=v7"},
+			"baggage": {"gray.version=v9,tenant=7"}, "BAGGAGE": {"gray.uid=9,city=sh"}, "x-own": {"1"},
+		}
+	}
+	below := roundTripper(func(r *http.Request) (*http.Response, error) {
+		rec.record(r)
+		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: r}, nil
+	})
+	theirs := map[string]string{"tenant": "7", "city": "sh"}
+	for name, to := range map[string]struct {
+		client *http.Client
+		url    string
+	}{
+		"over the wire": {client, "http://" + serveBare(t, &rec)},
+		"below us":      {&http.Client{Transport: wrap(t, below)}, "http://inventory/"},
+		"withheld":      {&http.Client{Transport: wrap(t, below)}, "http://" + offsite},
+	} {
+		for _, ctx := range []context.Context{tagged(), graytag.NewContext(context.Background(), graytag.Tag{}), context.Background()} {
+			want := graytag.FromContext(ctx)
+			switch {
+			case name == "withheld":
+				want = graytag.Tag{}
+			case !graytag.InScope(ctx): // several headers that differ, so the next carrier is asked
+				want = graytag.MustParse("uid=9;version=v9")
+			}
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, to.url, nil)
+			require.NoError(t, err)
+			req.Header = odd()
+			require.NoError(t, send(to.client, req), name)
+			assert.Equal(t, odd(), req.Header, "the caller's header is his")
+			got := rec.one(t)
+			assert.Equal(t, want.String(), strings.Join(got.header[graytag.Header], " and "), name)
+			for key := range got.header {
+				assert.NotContains(t, []string{"x-gray-tag", "X-GRAY-TAG", "baggage", "BAGGAGE"}, key, name)
+			}
+			sent := members(t, got.header["Baggage"])
+			assert.Equal(t, tagMembers(want), ours(sent), name)
+			for k, v := range theirs {
+				assert.Equal(t, v, sent[k], name)
+			}
+		}
+	}
+
+	// Alone, and of a request that belongs to no other: a tag put there by hand.
+	req, err := http.NewRequest(http.MethodGet, "http://"+serve(t, &rec), nil)
+	require.NoError(t, err)
+	req.Header = http.Header{"x-gray-tag": {tag.String()}}
+	require.NoError(t, send(client, req))
+	assert.True(t, rec.one(t).tag.Equal(tag))
+	req.URL.Host = "other.example.com"
+	require.NoError(t, send(&http.Client{Transport: wrap(t, below)}, req))
+	assert.Empty(t, rec.one(t).header)
+}
+
+// ours are the members of a tag among all.
+func ours(all map[string]string) map[string]string {
+	own := map[string]string{}
+	for k, v := range all {
+		if strings.HasPrefix(k, graytag.MemberPrefix) {
+			own[k] = v
+		}
+	}
+	return own
+}
+
 func TestH2_WrappedTwiceWithOTelOnTop(t *testing.T) {
 	var rec recorder
 	base := &http.Transport{}
@@ -181,6 +253,57 @@ func TestH3_RedirectsOutOfTheScope(t *testing.T) {
 				assert.True(t, s.tag.Equal(tag), "a redirect inside keeps the tag")
 			}
 		})
+	}
+}
+
+// Out of the scope and back: what is outside sees nothing, what is inside the tag
+// that the request has, not what somebody outside sent along.
+func TestH3_OutAndBackInside(t *testing.T) {
+	var outside, inside recorder
+	last := serve(t, &inside)
+	base := dialTo(t, serveBare(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		outside.record(r)
+		w.Header().Set(graytag.Header, "version=v9")
+		w.Header().Set("Baggage", "gray.version=v9")
+		http.Redirect(w, r, "http://"+last+"/", http.StatusTemporaryRedirect)
+	})))
+	first := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		inside.record(r)
+		http.Redirect(w, r, "http://"+offsite+"/pay", http.StatusTemporaryRedirect)
+	}))
+	byHand := func() *http.Request {
+		req, err := http.NewRequest(http.MethodPost, "http://"+first+"/", strings.NewReader("body"))
+		require.NoError(t, err)
+		req.Header[strings.ToLower(graytag.Header)] = []string{tag.String()}
+		return req
+	}
+	inContext, err := http.NewRequestWithContext(tagged(), http.MethodPost, "http://"+first+"/", strings.NewReader("body"))
+	require.NoError(t, err)
+	untagged := byHand().WithContext(graytag.NewContext(context.Background(), graytag.Tag{}))
+	for name, chain := range map[string]http.RoundTripper{
+		"alone":            wrap(t, base),
+		"otelhttp inside":  wrap(t, otelTransport(base)),
+		"otelhttp outside": otelTransport(wrap(t, base)),
+		"both":             otelTransport(wrap(t, otelTransport(base))),
+	} {
+		for _, c := range []struct {
+			req  *http.Request
+			want string
+		}{{inContext, tag.String()}, {byHand(), tag.String()}, {untagged, ""}} {
+			req := c.req.Clone(c.req.Context())
+			req.Body, _ = c.req.GetBody()
+			require.NoError(t, send(&http.Client{Transport: chain}, req), name)
+			all := inside.take()
+			require.Len(t, all, 2, name)
+			assert.Equal(t, c.want, all[0].tag.String(), name)
+			assert.Equal(t, c.want, all[1].tag.String(), name)
+			got := outside.one(t)
+			for key, values := range got.header {
+				for _, v := range append(values, key) {
+					assert.NotContains(t, strings.ToLower(v), "gray", "%s: %s", name, key)
+				}
+			}
+		}
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"time"
+
+	"github.com/graylane/graylane/internal/loglimit"
 )
 
 // backoff is a delay that doubles from low to high with every failure.
@@ -65,11 +67,16 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // logInterval is the least time between two lines about the same trouble.
 const logInterval = time.Minute
 
+// watchLines bounds the lines on trouble of all watches in a logInterval: names
+// of services may come from outside.
+const watchLines = 64
+
 // trouble logs a run of failures: its beginning, once a minute that it lasts, and
 // its end. Failures that come and go are one trouble: the log gets two lines a
 // minute at most. It is not safe for concurrent use.
 type trouble struct {
 	logger   *slog.Logger
+	limit    *loglimit.Limit // of all watches together, or nil
 	failures int
 	logged   time.Time
 	told     bool // the log knows of the present run
@@ -77,7 +84,7 @@ type trouble struct {
 
 func (t *trouble) failed(message string, err error) {
 	t.failures++
-	if now := time.Now(); now.Sub(t.logged) >= logInterval {
+	if now := time.Now(); now.Sub(t.logged) >= logInterval && (t.limit == nil || t.limit.Allow(now)) {
 		t.logged, t.told = now, true
 		t.logger.Warn(message, slog.Any("error", err), slog.Int("failures", t.failures))
 	}

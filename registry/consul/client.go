@@ -7,55 +7,111 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/consul/api"
 )
 
-// newClient returns a client for cfg with its own connections, the address of the
-// agent for messages, and what closes idle connections.
-func newClient(cfg *api.Config) (*api.Client, string, func(), error) {
+// clients are the ways to talk to one agent, with connections of their own.
+type clients struct {
+	catalog *api.Client // instances
+	kv      *api.Client // rules
+	address string      // of the agent, for messages
+	ns      string      // Consul's namespace and partition, "" for the default
+	part    string
+	idle    func() // closes the idle connections of both
+	idleKV  func() // closes those of kv
+}
+
+// newClients returns clients for cfg.
+func newClients(cfg *api.Config) (*clients, error) {
 	if cfg == nil {
 		cfg = api.DefaultConfig()
 	}
 	// api.NewClient fills in what it is given, TLS into the transport included.
 	c := *cfg
 	if c.Transport != nil {
-		c.Transport = c.Transport.Clone()
+		c.Transport = copyTransport(c.Transport)
 	}
 	// The first client only settles address, scheme, TLS and environment.
 	if _, err := api.NewClient(&c); err != nil {
-		return nil, "", nil, fmt.Errorf("consul: %w", err)
+		return nil, fmt.Errorf("consul: %w", err)
 	}
 	if i := strings.LastIndexByte(c.Address, '@'); i >= 0 && !strings.HasPrefix(c.Address, "/") {
 		// api.Client would look the whole of it up as a host name, and tell it to
 		// everybody in the error.
-		return nil, "", nil, fmt.Errorf("consul: address …%s holds a user: expected host:port, and the user in HttpAuth", c.Address[i:])
+		return nil, fmt.Errorf("consul: address …%s holds a user: expected host:port, and the user in HttpAuth", c.Address[i:])
 	}
 	hc := *c.HttpClient
 	// Requests have deadlines that fit what they ask: these limits would cut
 	// blocking queries off.
 	hc.Timeout = 0
-	idle := func() {}
-	base := hc.Transport
+	base, kv := hc.Transport, hc.Transport
 	if base == nil {
-		base = http.DefaultTransport
+		base, kv = http.DefaultTransport, http.DefaultTransport
 	}
+	idle, idleKV := func() {}, func() {}
 	if t, ok := base.(*http.Transport); ok {
 		t = t.Clone()
 		t.ResponseHeaderTimeout = 0
 		// Towards the agent of the same machine compression costs time on both
 		// sides and saves nothing.
 		t.DisableCompression = t.DisableCompression || loopback(c.Address)
-		base, idle = t, t.CloseIdleConnections
+		// With HTTP/1 a request that is given up takes its connection with it. With
+		// HTTP/2 the next one would go into the same connection, dead or not.
+		t1 := t.Clone()
+		t1.Protocols = new(http.Protocols)
+		t1.Protocols.SetHTTP1(true)
+		t1.TLSNextProto = nil
+		if c := t1.TLSClientConfig; c != nil { // Clone has put it in
+			c.NextProtos = slices.DeleteFunc(slices.Clone(c.NextProtos), func(p string) bool { return p == "h2" })
+		}
+		base, kv = t, t1
+		idleKV = t1.CloseIdleConnections
+		idle = func() {
+			t.CloseIdleConnections()
+			t1.CloseIdleConnections()
+		}
 	}
-	hc.Transport = transport{base}
+	s := &clients{address: c.Address, ns: c.Namespace, part: c.Partition, idle: idle, idleKV: idleKV}
+	var err error
+	if s.catalog, err = withTransport(c, hc, base); err != nil {
+		return nil, err
+	}
+	if s.kv, err = withTransport(c, hc, kv); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// copyTransport copies a transport that may be unused so far. Its Clone would give
+// it, and the copy, a TLS configuration then, and api.NewClient fills in the one
+// of api.Config only where there is none.
+func copyTransport(t *http.Transport) *http.Transport {
+	if t.TLSClientConfig != nil {
+		return t.Clone()
+	}
+	c := new(http.Transport)
+	from, to := reflect.ValueOf(t).Elem(), reflect.ValueOf(c).Elem()
+	for _, f := range reflect.VisibleFields(from.Type()) {
+		if f.IsExported() {
+			to.FieldByIndex(f.Index).Set(from.FieldByIndex(f.Index))
+		}
+	}
+	return c
+}
+
+// withTransport returns a client for c that sends through t.
+func withTransport(c api.Config, hc http.Client, t http.RoundTripper) (*api.Client, error) {
+	hc.Transport = transport{t}
 	c.HttpClient = &hc
 	client, err := api.NewClient(&c)
 	if err != nil {
-		return nil, "", nil, fmt.Errorf("consul: %w", err)
+		return nil, fmt.Errorf("consul: %w", err)
 	}
-	return client, c.Address, idle, nil
+	return client, nil
 }
 
 // loopback reports whether the address of an agent, host:port or the path of a

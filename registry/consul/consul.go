@@ -3,6 +3,7 @@ package consul
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"log/slog"
 	"net/http"
@@ -11,25 +12,27 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
+	"github.com/graylane/graylane/internal/loglimit"
 	"github.com/graylane/graylane/registry"
 )
 
 // ErrClosed is what [Registry.Register] returns, and what a watch yields before it
-// ends, once the registry is closed.
-var ErrClosed = errors.New("consul: registry is closed")
+// ends, once the registry is closed. It wraps [registry.ErrClosed].
+var ErrClosed = fmt.Errorf("consul: %w", registry.ErrClosed)
 
 // closeTimeout bounds the deregistrations of Close.
 const closeTimeout = 5 * time.Second
 
 // Registry is HashiCorp Consul as a [registry.Registrar] and a
-// [registry.Discovery]. It is safe for concurrent use. Create one with [New].
+// [registry.Discovery]; its [Registry.RuleStore] keeps rules there. It is safe for concurrent use. Create one with [New].
 type Registry struct {
 	config  config
-	client  *api.Client
-	address string // for messages
-	idle    func() // closes the idle connections of the client
+	client  *api.Client // clients.catalog
+	address string      // clients.address
+	clients *clients
 
-	shared registry.Discovery
+	shared   registry.Discovery
+	watchLog *loglimit.Limit
 
 	// ctx ends when the registry is closed, and all background work with it.
 	ctx    context.Context
@@ -59,16 +62,26 @@ func New(cfg *api.Config, opts ...Option) (*Registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, address, idle, err := newClient(cfg)
+	if c.agent != "" {
+		if cfg == nil {
+			cfg = api.DefaultConfig()
+		}
+		there := *cfg
+		there.Address = c.agent
+		cfg = &there
+	}
+	cs, err := newClients(cfg)
 	if err != nil {
 		return nil, err
 	}
 	r := &Registry{
 		config:  c,
-		client:  client,
-		address: address,
-		idle:    idle,
+		client:  cs.catalog,
+		address: cs.address,
+		clients: cs,
 		slots:   make(map[string]*slot),
+
+		watchLog: loglimit.New(watchLines, logInterval),
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	r.shared = registry.Share(source{r})
@@ -111,7 +124,7 @@ func (r *Registry) Close() error {
 
 	r.cancel()
 	r.work.Wait()
-	r.idle()
+	r.clients.idle()
 	return errors.Join(errs...)
 }
 

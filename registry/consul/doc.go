@@ -1,5 +1,5 @@
-// Package consul registers instances with HashiCorp Consul and discovers them
-// there.
+// Package consul registers instances with HashiCorp Consul, discovers them there,
+// and keeps gray rules in its KV store.
 //
 //	reg, err := consul.New(nil) // CONSUL_HTTP_ADDR, CONSUL_HTTP_TOKEN, …
 //	if err != nil {
@@ -45,6 +45,10 @@
 // service or the node is [registry.StatusMaintenance]. What was registered
 // without a port cannot be dialled and is left out.
 //
+// The queries name the agent in ?near=, which keeps Consul from answering out of
+// its streaming cache: that was seen to lose instances. Every wait that brought
+// nothing ([WithWaitTime]) is followed by a query that does not wait.
+//
 // Any server may answer ([WithAllowStale]), so that discovery works while the
 // cluster has no leader. An index that goes backwards, which happens when a server
 // was restored or has only just started, makes the answer doubtful: it is read
@@ -62,9 +66,43 @@
 // Every watched service holds one HTTP connection to the agent, which allows 200
 // for each client address by default (limits.http_max_conns_per_client).
 //
+// # Rules
+//
+// [Registry.RuleStore] is a key of Consul KV as a [rule.Store]: every gateway
+// follows it, and whoever writes the key decides who is gray, everywhere, within
+// milliseconds.
+//
+//	store, err := reg.RuleStore("graylane/rules")
+//	if err != nil {
+//		return err
+//	}
+//	go engine.Follow(ctx, store)
+//
+// The key holds the JSON document itself. It may be edited in Consul's UI, or with
+//
+//	consul kv put graylane/rules @rules.json
+//
+// but only [RuleStore.Put] keeps two writers from overwriting each other, and notes
+// author and reason; the last 50 documents are below graylane/rules.history/. From
+// 64 KiB on Put compresses the document with gzip (consul kv get graylane/rules |
+// zcat), and any compressed document is understood. How much fits, Put says.
+//
+// A follower asks again at the latest after 5.5 s, through a new connection where
+// the one it has is dead, and it is the leader that answers, after it has made sure
+// to be one: a change is never missed for longer than 6 s, and no stale read takes
+// it back. Without a leader, or without an agent, the last rules stay. A deleted key
+// is no rules: everything is stable. A key that the token may not read is an error,
+// not a deleted key.
+//
 // # Security
 //
 // Who can write services in Consul decides where traffic goes: use ACLs with
 // service:write for a service's own name only, and service:read and node:read for
-// what it calls. Tokens are sent as a header and appear in no error and no log.
+// what it calls. The same holds for rules: gateways need
+//
+//	key_prefix "graylane/rules" { policy = "read" }
+//
+// and only what operators use needs "write" there. Without read access to the
+// history below the key, rules are followed all the same, and their author is not
+// known. Tokens are sent as a header and appear in no error and no log.
 package consul

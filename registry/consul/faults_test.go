@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -285,6 +286,20 @@ func TestWatch_IsShared(t *testing.T) {
 	assert.Equal(t, "55000ms", f.seen()[1].query.Get("wait"))
 }
 
+// After a wait that brought nothing, what there is is read without waiting.
+func TestWatch_ReadsAfresh(t *testing.T) {
+	f := newFake(t, response{index: "7", body: list(entry("a", ""))})
+	r := watch(t, open(t, f.config(), consul.WithWaitTime(time.Second)), "order")
+	require.Eventually(t, func() bool { return len(f.seen()) >= 4 }, patience, time.Millisecond)
+	var indexes []string
+	for _, q := range f.seen()[:4] {
+		indexes = append(indexes, q.query.Get("index"))
+		assert.Equal(t, "_agent", q.query.Get("near"), "not from the streaming cache")
+	}
+	assert.Equal(t, []string{"", "7", "", "7"}, indexes)
+	assert.Len(t, r.sets(), 1)
+}
+
 // The client's own timeout must not cut blocking queries off, nor must the wait end
 // them with an error.
 func TestWatch_WaitsLongerThanTheClientsTimeout(t *testing.T) {
@@ -350,6 +365,7 @@ func TestNew_Invalid(t *testing.T) {
 		"WithDeregisterCriticalAfter": consul.WithDeregisterCriticalAfter(time.Second),
 		"WithOutageGrace":             consul.WithOutageGrace(-1),
 		"WithWaitTime":                consul.WithWaitTime(time.Hour),
+		"WithMaxTransaction":          consul.WithMaxTransaction(1000),
 	} {
 		_, err := consul.New(nil, option)
 		require.ErrorContains(t, err, name)
@@ -415,4 +431,20 @@ func TestOutage_NotByErrorsOfServers(t *testing.T) {
 	require.Eventually(t, func() bool { return len(r.errs()) > 0 }, patience, time.Millisecond)
 	f.set(response{index: "11", body: list()})
 	r.untilIDs(time.Second)
+}
+
+// Names of services may come from outside, by the thousand, and Consul be down.
+func TestTheLogOfManyWatchesIsBounded(t *testing.T) {
+	f := newFake(t, response{status: http.StatusInternalServerError, body: "No cluster leader"})
+	var log logBuffer
+	reg := open(t, f.config(), consul.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
+	var readers []*reader
+	for i := range 300 {
+		readers = append(readers, watch(t, reg, "host"+strconv.Itoa(i)))
+	}
+	for _, r := range readers {
+		require.Eventually(t, func() bool { return len(r.errs()) > 0 }, patience, time.Millisecond)
+	}
+	assert.LessOrEqual(t, log.lines(), 100)
+	assert.Contains(t, log.String(), "No cluster leader")
 }

@@ -29,6 +29,8 @@ type config struct {
 	grace           time.Duration
 	retryMin        time.Duration // delay after the first failure
 	retryMax        time.Duration
+	maxTxn          int // bytes
+	agent           string
 
 	err error // what an option found wrong
 }
@@ -43,6 +45,7 @@ func newConfig(opts []Option) (config, error) {
 		wait:     55 * time.Second,
 		retryMin: 500 * time.Millisecond,
 		retryMax: 30 * time.Second,
+		maxTxn:   maxTxnBytes,
 	}
 	for _, o := range opts {
 		if o != nil {
@@ -58,6 +61,13 @@ func newConfig(opts []Option) (config, error) {
 // refuse notes an invalid option; New returns all of them.
 func (c *config) refuse(format string, args ...any) {
 	c.err = errors.Join(c.err, fmt.Errorf("consul: "+format, args...))
+}
+
+// WithAddress sets the address of the agent, host:port or a URL, in place of that
+// of the config: programs that need nothing else of it have no need of Consul's own
+// package. "" changes nothing.
+func WithAddress(address string) Option {
+	return optionFunc(func(c *config) { c.agent = address })
 }
 
 // WithTTL sets the time after which Consul takes a process for dead that has not
@@ -188,5 +198,18 @@ func WithOutageGrace(d time.Duration) Option {
 			return
 		}
 		c.grace = d
+	})
+}
+
+// WithMaxTransaction tells a [RuleStore] what Consul's servers take as one
+// transaction, in bytes (limits.txn_max_req_len, or limits.kv_max_value_size where
+// that is larger), from 64 KiB to 64 MiB. Default 512 KiB, as it is Consul's.
+func WithMaxTransaction(bytes int) Option {
+	return optionFunc(func(c *config) {
+		if bytes < 64<<10 || bytes > 64<<20 {
+			c.refuse("WithMaxTransaction: expected 65536 to 67108864 bytes, got %d", bytes)
+			return
+		}
+		c.maxTxn = bytes
 	})
 }

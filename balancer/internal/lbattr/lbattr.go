@@ -1,5 +1,3 @@
-// Package lbattr holds what the resolver tells the balancer beside addresses:
-// the metadata of an endpoint, and what belongs to the client as a whole.
 package lbattr
 
 import (
@@ -37,6 +35,22 @@ func SetMetadata(e resolver.Endpoint, m map[string]string) resolver.Endpoint {
 func Metadata(e resolver.Endpoint) map[string]string {
 	m, _ := e.Attributes.Value(metadataKey{}).(metadata)
 	return m
+}
+
+type unusableKey struct{}
+
+// SetUnusable returns e as an endpoint that is registered and must not serve: it
+// is not dialled, and tells a version that is out of order from one that there
+// is not.
+func SetUnusable(e resolver.Endpoint) resolver.Endpoint {
+	e.Attributes = e.Attributes.WithValue(unusableKey{}, true)
+	return e
+}
+
+// Unusable tells whether SetUnusable made e.
+func Unusable(e resolver.Endpoint) bool {
+	unusable, _ := e.Attributes.Value(unusableKey{}).(bool)
+	return unusable
 }
 
 type clientKey struct{}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -31,42 +32,62 @@ type Harness struct {
 // Run tests a store. open is called once for each subtest.
 func Run(t *testing.T, open func(t *testing.T) Harness) {
 	t.Helper()
-	for _, c := range []struct {
-		name string
-		test func(*suite)
-	}{
-		{"Empty", (*suite).empty},
-		{"PutAndWatch", (*suite).putAndWatch},
-		{"CheckAndSet", (*suite).checkAndSet},
-		{"EmptyDocumentExists", (*suite).emptyDocumentExists},
-		{"DeleteAndCreateAgain", (*suite).deleteAndCreateAgain},
-		{"EqualContentIsANewRevision", (*suite).equalContent},
-		{"AnyBytes", (*suite).anyBytes},
-		{"PutKeepsNothingOfTheCaller", (*suite).aliasing},
-		{"TooLarge", (*suite).tooLarge},
-		{"History", (*suite).history},
-		{"ConcurrentPuts", (*suite).concurrentPuts},
-		{"WatchEndsWithItsContext", (*suite).watchEnds},
-		{"WatchesAreIndependent", (*suite).watches},
-		{"PutWithEndedContext", (*suite).endedContext},
-		{"EngineFollows", (*suite).engineFollows},
-	} {
+	for _, c := range tests {
 		t.Run(c.name, func(t *testing.T) {
 			h := open(t)
 			if h.Store == nil || h.Delete == nil || h.TooLarge <= 0 {
 				t.Fatal("ruletest: Store, Delete and TooLarge are required")
 			}
-			if h.Within <= 0 {
-				h.Within = 15 * time.Second
-			}
-			c.test(&suite{t, h})
+			c.test(newSuite(t, h))
 		})
 	}
 }
 
+var tests = []struct {
+	name string
+	test func(*suite)
+}{
+	{"Empty", (*suite).empty},
+	{"PutAndWatch", (*suite).putAndWatch},
+	{"CheckAndSet", (*suite).checkAndSet},
+	{"EmptyDocumentExists", (*suite).emptyDocumentExists},
+	{"DeleteAndCreateAgain", (*suite).deleteAndCreateAgain},
+	{"EqualContentIsANewRevision", (*suite).equalContent},
+	{"AnyBytes", (*suite).anyBytes},
+	{"PutKeepsNothingOfTheCaller", (*suite).aliasing},
+	{"TooLarge", (*suite).tooLarge},
+	{"History", (*suite).history},
+	{"ConcurrentPuts", (*suite).concurrentPuts},
+	{"WatchEndsWithItsContext", (*suite).watchEnds},
+	{"WatchesAreIndependent", (*suite).watches},
+	{"PutWithEndedContext", (*suite).endedContext},
+	{"EngineFollows", (*suite).engineFollows},
+}
+
+// reporter is as much of testing.T as the suite uses.
+type reporter interface {
+	Helper()
+	Errorf(format string, args ...any)
+	FailNow()
+	Context() context.Context
+}
+
 type suite struct {
-	*testing.T
+	reporter
 	Harness
+}
+
+func newSuite(r reporter, h Harness) *suite {
+	if h.Within <= 0 {
+		h.Within = 15 * time.Second
+	}
+	return &suite{r, h}
+}
+
+func (s *suite) Fatalf(format string, args ...any) {
+	s.Helper()
+	s.Errorf(format, args...)
+	s.FailNow()
 }
 
 func (s *suite) put(data string, ifRevision uint64) uint64 {
@@ -102,10 +123,12 @@ type watcher struct {
 	cancel context.CancelFunc
 	docs   chan rule.Document
 	done   chan struct{}
+	last   uint64 // revision
+	some   bool   // has yielded
 }
 
 func (s *suite) watch() *watcher {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(s.Context())
 	w := &watcher{s: s, cancel: cancel, docs: make(chan rule.Document), done: make(chan struct{})}
 	go func() {
 		defer close(w.done)
@@ -127,6 +150,10 @@ func (w *watcher) next(what string) rule.Document {
 	w.s.Helper()
 	select {
 	case d := <-w.docs:
+		if w.some && d.Revision == w.last {
+			w.s.Fatalf("Watch yielded revision %d twice in a row", d.Revision)
+		}
+		w.some, w.last = true, d.Revision
 		return d
 	case <-time.After(w.s.Within):
 		w.s.Fatalf("Watch did not yield %s within %v", what, w.s.Within)
@@ -134,19 +161,13 @@ func (w *watcher) next(what string) rule.Document {
 	}
 }
 
-// until reads on to a revision; what comes before it must have existed.
+// until reads on to a revision.
 func (w *watcher) until(revision uint64) rule.Document {
 	w.s.Helper()
-	last := uint64(0)
-	for first := true; ; first = false {
-		d := w.next(fmt.Sprintf("revision %d", revision))
-		if !first && d.Revision == last {
-			w.s.Fatalf("Watch yielded revision %d twice in a row", last)
-		}
-		if d.Revision == revision {
+	for {
+		if d := w.next(fmt.Sprintf("revision %d", revision)); d.Revision == revision {
 			return d
 		}
-		last = d.Revision
 	}
 }
 
@@ -413,7 +434,7 @@ func (s *suite) watchEnds() {
 		s.put("two", at) // must not be seen
 	}
 	if !ended {
-		s.Fatal("Watch yielded nothing")
+		s.Fatalf("Watch yielded nothing")
 	}
 	for d, err := range s.Store.Watch(ctx) {
 		s.Fatalf("Watch with an ended context yielded %+v, %v", d, err)
@@ -436,7 +457,7 @@ func (s *suite) endedContext() {
 	ctx, cancel := context.WithCancel(s.Context())
 	cancel()
 	if _, err := s.Store.Put(ctx, rule.Document{Data: []byte("{}")}, 0); err == nil {
-		s.Error("Put with an ended context has to fail")
+		s.Errorf("Put with an ended context has to fail")
 	}
 	if d := s.current(); d.Exists() {
 		s.Errorf("Put with an ended context wrote %+v", d)
@@ -444,9 +465,9 @@ func (s *suite) endedContext() {
 }
 
 func (s *suite) engineFollows() {
-	e, err := rule.NewEngine(nil)
+	e, err := rule.NewEngine(nil, rule.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
-		s.Fatal(err)
+		s.Fatalf("NewEngine: %v", err)
 	}
 	ctx, cancel := context.WithCancel(s.Context())
 	done := make(chan error, 1)
