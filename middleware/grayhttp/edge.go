@@ -35,9 +35,9 @@ const (
 //	http.ListenAndServe(addr, enter(mux))
 //
 // What is removed, from the request that the handler sees and from its context, are
-// X-Gray-Tag, the compatibility headers of [WithPropagator], X-Gray-Trace and the
-// gray.* members of baggage; other baggage stays. It is counted as
-// graylane.edge.forged. Rules see the request as it came. The caller's header is
+// X-Gray-Tag, the compatibility headers of [WithPropagator], X-Gray-Trace, the same
+// with '_' for '-' or as trailers, and the gray.* members of baggage; other baggage
+// stays. It is counted as graylane.edge.forged. Rules see the request as it came. The caller's header is
 // not changed, and the ResponseWriter is not wrapped: the headers of the answer,
 // [VersionHeader] and [GroupHeader], are set before the handler runs.
 //
@@ -135,6 +135,9 @@ func (e *entrance) enter(w http.ResponseWriter, r *http.Request) *http.Request {
 	layer.Context = ctx
 	in := r.WithContext(layer)
 	in.Header = header
+	if r.Trailer != nil && r.Body != nil && r.ProtoMajor == 1 {
+		in.Body = &trailerGuard{ReadCloser: r.Body, entrance: e, trailer: r.Trailer, trusted: trusted}
+	}
 	return in
 }
 
@@ -143,6 +146,7 @@ func (e *entrance) clean(r *http.Request, trusted bool) (context.Context, http.H
 	ctx, inContext := edge.CleanContext(r.Context())
 	f := e.forged(r.Header, trusted)
 	f.baggage = f.baggage || inContext
+	e.cleanTrailer(r.Trailer, trusted, &f)
 	header := r.Header
 	if f != (forged{}) {
 		e.countForged(ctx, f)
@@ -200,6 +204,19 @@ func (e *entrance) answer(w http.ResponseWriter, tag graytag.Tag, entry *Entry) 
 // forged says where a request claims something of a tag.
 type forged struct{ tag, baggage, format, trace, connection bool }
 
+func (f *forged) note(carrier string) {
+	switch carrier {
+	case telemetry.ForgedHeader:
+		f.tag = true
+	case telemetry.ForgedBaggage:
+		f.baggage = true
+	case telemetry.ForgedCompatibility:
+		f.format = true
+	case telemetry.ForgedTrace:
+		f.trace = true
+	}
+}
+
 func (e *entrance) forged(h http.Header, trusted bool) (f forged) {
 	f.tag = len(h[graytag.Header]) > 0
 	f.trace = !trusted && len(h[edge.TraceHeader]) > 0
@@ -209,12 +226,36 @@ func (e *entrance) forged(h http.Header, trusted bool) (f forged) {
 	for _, name := range e.formats {
 		f.format = f.format || len(h[name]) > 0
 	}
+	for name := range h {
+		if strings.IndexByte(name, '_') >= 0 {
+			f.note(e.carrier(name, trusted))
+		}
+	}
 	for _, line := range h["Connection"] {
 		for option := range strings.SplitSeq(line, ",") {
 			f.connection = f.connection || e.own(option)
 		}
 	}
 	return f
+}
+
+// carrier returns what a header of this name, in any spelling, claims a tag in; ""
+// where it does not.
+func (e *entrance) carrier(name string, trusted bool) string {
+	switch {
+	case edge.SameName(name, graytag.Header):
+		return telemetry.ForgedHeader
+	case edge.SameName(name, baggageHeader):
+		return telemetry.ForgedBaggage
+	case !trusted && edge.SameName(name, edge.TraceHeader):
+		return telemetry.ForgedTrace
+	}
+	for _, format := range e.formats {
+		if edge.SameName(name, format) {
+			return telemetry.ForgedCompatibility
+		}
+	}
+	return ""
 }
 
 func (e *entrance) countForged(ctx context.Context, f forged) {
@@ -234,19 +275,7 @@ func (e *entrance) countForged(ctx context.Context, f forged) {
 
 // own tells whether a connection option names a header that is ours.
 func (e *entrance) own(option string) bool {
-	option = strings.Trim(option, " \t")
-	switch len(option) {
-	case len(graytag.Header), len(baggageHeader), len(edge.TraceHeader):
-		if strings.EqualFold(option, graytag.Header) || strings.EqualFold(option, baggageHeader) || strings.EqualFold(option, edge.TraceHeader) {
-			return true
-		}
-	}
-	for _, name := range e.formats {
-		if strings.EqualFold(option, name) {
-			return true
-		}
-	}
-	return false
+	return e.carrier(strings.Trim(option, " \t"), false) != ""
 }
 
 // without returns a copy of h without what claims something of a tag. Connection
@@ -260,6 +289,11 @@ func (e *entrance) without(h http.Header, trusted bool) http.Header {
 	}
 	for _, name := range e.formats {
 		delete(h, name)
+	}
+	for name := range h {
+		if strings.IndexByte(name, '_') >= 0 && e.carrier(name, trusted) != "" {
+			delete(h, name)
+		}
 	}
 	setOrDelete(h, baggageHeader, edge.WithoutForged(h[baggageHeader]))
 	var options []string
