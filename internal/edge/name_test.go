@@ -20,3 +20,13 @@ func TestNamesThatSomebodyTakesForOne(t *testing.T) {
 		assert.Equal(t, c.want, edge.SameName(c.name, c.canonical), "%q, %q", c.name, c.canonical)
 	}
 }
+
+func TestHeadersThatHoldMembersOfATag(t *testing.T) {
+	for name, want := range map[string]bool{
+		"Ot-Baggage-Gray.version": true, "ot-baggage-gray.uid": true, "Uberctx-Gray.version": true, "Uberctx-Gray%2Eversion": true,
+		"Baggage-Gray.version": true, "Baggage_gray.version": true,
+		"Ot-Baggage-Tenant": false, "Ot-Baggage-": false, "Baggage": false, "Baggage-Country": false, "Gray.version": false, "": false,
+	} {
+		assert.Equal(t, want, edge.IsForgedMember(name), name)
+	}
+}

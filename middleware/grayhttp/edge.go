@@ -36,8 +36,9 @@ const (
 //
 // What is removed, from the request that the handler sees and from its context, are
 // X-Gray-Tag, the compatibility headers of [WithPropagator], X-Gray-Trace, the same
-// with '_' for '-' or as trailers, and the gray.* members of baggage; other baggage
-// stays. It is counted as graylane.edge.forged. Rules see the request as it came. The caller's header is
+// with '_' for '-', for grpc-gateway, or as trailers, and the gray.* members of
+// baggage, that of OpenTracing and Jaeger included; other baggage stays. It is
+// counted as graylane.edge.forged. Rules see the request as it came. The caller's header is
 // not changed, and the ResponseWriter is not wrapped: the headers of the answer,
 // [VersionHeader] and [GroupHeader], are set before the handler runs.
 //
@@ -220,15 +221,14 @@ func (f *forged) note(carrier string) {
 func (e *entrance) forged(h http.Header, trusted bool) (f forged) {
 	f.tag = len(h[graytag.Header]) > 0
 	f.trace = !trusted && len(h[edge.TraceHeader]) > 0
-	if lines := h[baggageHeader]; len(lines) > 0 {
-		f.baggage = edge.HasForged(lines)
-	}
 	for _, name := range e.formats {
 		f.format = f.format || len(h[name]) > 0
 	}
-	for name := range h {
-		if strings.IndexByte(name, '_') >= 0 {
-			f.note(e.carrier(name, trusted))
+	for name, values := range h {
+		if !edge.IsUsual(name) {
+			if carrier, list := e.carrier(name, trusted); !list || edge.HasForged(values) {
+				f.note(carrier)
+			}
 		}
 	}
 	for _, line := range h["Connection"] {
@@ -240,22 +240,25 @@ func (e *entrance) forged(h http.Header, trusted bool) (f forged) {
 }
 
 // carrier returns what a header of this name, in any spelling, claims a tag in; ""
-// where it does not.
-func (e *entrance) carrier(name string, trusted bool) string {
+// where it does not. A list does so only where it holds members of one.
+func (e *entrance) carrier(name string, trusted bool) (carrier string, list bool) {
+	name = edge.HTTPName(name)
 	switch {
 	case edge.SameName(name, graytag.Header):
-		return telemetry.ForgedHeader
-	case edge.SameName(name, baggageHeader):
-		return telemetry.ForgedBaggage
+		return telemetry.ForgedHeader, false
+	case edge.SameName(name, baggageHeader), edge.SameName(name, "Jaeger-Baggage"):
+		return telemetry.ForgedBaggage, true
+	case edge.IsForgedMember(name):
+		return telemetry.ForgedBaggage, false
 	case !trusted && edge.SameName(name, edge.TraceHeader):
-		return telemetry.ForgedTrace
+		return telemetry.ForgedTrace, false
 	}
 	for _, format := range e.formats {
 		if edge.SameName(name, format) {
-			return telemetry.ForgedCompatibility
+			return telemetry.ForgedCompatibility, false
 		}
 	}
-	return ""
+	return "", false
 }
 
 func (e *entrance) countForged(ctx context.Context, f forged) {
@@ -275,7 +278,8 @@ func (e *entrance) countForged(ctx context.Context, f forged) {
 
 // own tells whether a connection option names a header that is ours.
 func (e *entrance) own(option string) bool {
-	return e.carrier(strings.Trim(option, " \t"), false) != ""
+	carrier, _ := e.carrier(strings.Trim(option, " \t"), false)
+	return carrier != ""
 }
 
 // without returns a copy of h without what claims something of a tag. Connection
@@ -290,12 +294,17 @@ func (e *entrance) without(h http.Header, trusted bool) http.Header {
 	for _, name := range e.formats {
 		delete(h, name)
 	}
-	for name := range h {
-		if strings.IndexByte(name, '_') >= 0 && e.carrier(name, trusted) != "" {
+	for name, values := range h {
+		if edge.IsUsual(name) {
+			continue
+		}
+		switch carrier, list := e.carrier(name, trusted); {
+		case list:
+			setOrDelete(h, name, edge.WithoutForged(values))
+		case carrier != "":
 			delete(h, name)
 		}
 	}
-	setOrDelete(h, baggageHeader, edge.WithoutForged(h[baggageHeader]))
 	var options []string
 	for _, line := range h["Connection"] {
 		for option := range strings.SplitSeq(line, ",") {

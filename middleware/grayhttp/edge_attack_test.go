@@ -33,6 +33,33 @@ func TestW1_UnderscoresAreNoWayRound(t *testing.T) {
 	assert.Equal(t, map[string]int64{"header": 1, "compatibility": 1, "trace": 1}, sum("graylane.edge.forged", "carrier"))
 }
 
+// What others carry metadata and baggage in ends up where a tag is looked for: OTel's
+// propagators for OpenTracing and Jaeger put these into the baggage of a context,
+// grpc-gateway makes metadata of them.
+func TestW1_OtherCarriersAreNoWayRound(t *testing.T) {
+	provider, sum := meter(t)
+	var rec recorder
+	address := serveBare(t, enter(t, newEngine(t, testers), &rec, grayhttp.WithMeterProvider(provider), grayhttp.WithPropagator(compatible(t))))
+	exchange(t, address, "GET / HTTP/1.1", "ot-baggage-gray.version: v2", "Uberctx-Gray.uid: 1", "baggage-gray.version: v2", "baggage_gray.version: v2",
+		"jaeger-baggage: gray.version=v2, tenant=acme", "Grpc-Metadata-X-Gray-Tag: version=v2", "grpc-metadata-x-gray-version: v2",
+		"Grpc-Metadata-Baggage: gray.version=v2,tenant=acme", "ot-baggage-tenant: acme", "uberctx-tenant: acme", "Grpc-Metadata-Tenant: acme")
+	got := rec.one(t).header
+	for name, values := range got {
+		assert.NotContains(t, strings.ToLower(name), "gray", values)
+		assert.NotContains(t, strings.Join(values, ","), "gray", name)
+	}
+	for _, name := range []string{"Ot-Baggage-Tenant", "Uberctx-Tenant", "Grpc-Metadata-Tenant"} {
+		assert.Equal(t, []string{"acme"}, got[name], name)
+	}
+	for _, name := range []string{"Jaeger-Baggage", "Grpc-Metadata-Baggage"} {
+		assert.Equal(t, "tenant=acme", strings.TrimSpace(got.Get(name)), name)
+	}
+	assert.Equal(t, map[string]int64{"header": 1, "baggage": 1, "compatibility": 1}, sum("graylane.edge.forged", "carrier"))
+	exchange(t, address, "GET / HTTP/1.1", "Jaeger-Baggage: tenant=acme", "Grpc-Metadata-Baggage: tenant=acme", "X_Other: 1", "Baggage-Tenant: acme")
+	rec.one(t)
+	assert.Equal(t, int64(1), sum("graylane.edge.forged", "carrier")["baggage"], "what is not ours is no forgery")
+}
+
 // Trailers are headers to whoever merges them, and to whoever hands them on.
 func TestW1_TrailersAreNoWayRound(t *testing.T) {
 	provider, sum := meter(t)

@@ -10,7 +10,7 @@ import (
 // HTTP/2 drops all others.
 func (e *entrance) cleanTrailer(trailer http.Header, trusted bool, f *forged) {
 	for name := range trailer {
-		if carrier := e.carrier(name, trusted); carrier != "" {
+		if carrier, _ := e.carrier(name, trusted); carrier != "" {
 			f.note(carrier)
 			delete(trailer, name)
 		}
