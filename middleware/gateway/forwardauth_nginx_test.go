@@ -277,13 +277,13 @@ func TestForwardAuthBehindNginx(t *testing.T) {
 		assert.Equal(t, []string{"session=1"}, resp.Header["Set-Cookie"])
 	})
 	t.Run("W1: a forged tag", func(t *testing.T) {
-		resp, seen := n.send(t, append([]string{"GET / HTTP/1.1", host}, claims...)...)
+		resp, seen := n.send(t, append([]string{"GET / HTTP/1.1", host}, authClaims...)...)
 		seen.isUntagged(t)
 		assert.ElementsMatch(t, []string{"tenant=acme", "plan=gold;p=1"}, members(seen.header))
 		assert.Equal(t, []string{"stable"}, resp.Header["X-Version"])
 	})
 	t.Run("a user of the whitelist, with a forged tag", func(t *testing.T) {
-		resp, seen := n.send(t, append(append([]string{"POST /orders HTTP/1.1", host, "Cookie: user_id=10086"}, claims...), "two apples")...)
+		resp, seen := n.send(t, append(append([]string{"POST /orders HTTP/1.1", host, "Cookie: user_id=10086"}, authClaims...), "two apples")...)
 		assert.Equal(t, "lane=a;version=v2", seen.tag.String())
 		assert.Equal(t, []string{"lane=a;version=v2"}, seen.header["X-Gray-Tag"])
 		assert.ElementsMatch(t, []string{"tenant=acme", "plan=gold;p=1", "gray.lane=a", "gray.version=v2"}, members(seen.header))
@@ -362,7 +362,7 @@ func TestForwardAuthBehindNginx(t *testing.T) {
 			var instead http.Handler = h
 			n.instead.Store(&instead)
 			defer n.instead.Store(nil)
-			resp, seen := n.send(t, append([]string{"POST / HTTP/1.1", host, "X-User-ID: 10086"}, append(claims, "two apples")...)...)
+			resp, seen := n.send(t, append([]string{"POST / HTTP/1.1", host, "X-User-ID: 10086"}, append(authClaims, "two apples")...)...)
 			assert.Equal(t, http.StatusOK, resp.StatusCode)
 			assert.Equal(t, "two apples", seen.body)
 			seen.isUntagged(t)
@@ -370,7 +370,7 @@ func TestForwardAuthBehindNginx(t *testing.T) {
 	}
 	t.Run("graylane is away", func(t *testing.T) {
 		n.graylane.Close()
-		resp, seen := n.send(t, append([]string{"GET / HTTP/1.1", host, "X-User-ID: 10086"}, claims...)...)
+		resp, seen := n.send(t, append([]string{"GET / HTTP/1.1", host, "X-User-ID: 10086"}, authClaims...)...)
 		assert.Equal(t, http.StatusOK, resp.StatusCode)
 		seen.isUntagged(t)
 		assert.NotContains(t, resp.Header, "X-Version")

@@ -172,8 +172,8 @@ func TestForwardAuthReadsWhatCanBeRead(t *testing.T) {
 	}
 }
 
-// claims is what W1 sends: each line claims a tag.
-var claims = []string{
+// authClaims is what W1 sends: each line claims a tag.
+var authClaims = []string{
 	"X-Gray-Tag: version=v2", "x-gRaY-tAg: version=v3;uid=1", "X-GRAY-TRACE: 1", "X-Gray-Trace: 1",
 	"bAgGaGe: tenant=acme,gray.version=v2", "Baggage: gray.uid=1 , Gray.version=v2,gray%2Eversion=v2,plan=gold;p=1",
 	"x-gray-version: v2", "X-CANARY: canary", "Gray: true",
@@ -194,7 +194,7 @@ func TestW1_ForwardAuthBelievesNoTag(t *testing.T) {
 				return nil
 			}
 
-			h := ask(t, address, append(c.lines, claims...)...)
+			h := ask(t, address, append(c.lines, authClaims...)...)
 			for _, name := range append(ours, "X-Gray-Trace") {
 				assert.Equal(t, []string{""}, h[name], name)
 			}
@@ -208,7 +208,7 @@ func TestW1_ForwardAuthBelievesNoTag(t *testing.T) {
 			}
 
 			// Whom a rule wants gets his tag, and nothing of what he claims.
-			h = ask(t, address, append(append(c.lines, claims...), "X-User-ID: 10086")...)
+			h = ask(t, address, append(append(c.lines, authClaims...), "X-User-ID: 10086")...)
 			assert.Equal(t, []string{"lane=a;version=v2"}, h["X-Gray-Tag"])
 			assert.Equal(t, []string{"v2"}, h["X-Gray-Version"])
 			assert.Equal(t, []string{""}, h["X-Canary"])
