@@ -85,32 +85,3 @@ func Example() {
 	// 200 v2: /orders/7 at v2, tag "version=v2"
 	// 404 : 404 Not Found: no_route
 }
-
-// The endpoint that a proxy asks about every request.
-func ExampleForwardAuth() {
-	set, err := rule.Parse([]byte(`{"rules": [
-		{"id": "beta", "match": [{"attr": "path", "op": "prefix", "values": ["/beta/"]}], "tag": "version=v2"}
-	]}`))
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	engine, err := rule.NewEngine(set)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	handler, err := gateway.ForwardAuth(engine, gateway.WithConvention(gateway.Nginx()),
-		gateway.WithEdge(grayhttp.WithTrustedProxies("10.0.0.0/8")))
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-
-	asking := httptest.NewRequest(http.MethodGet, "/_graylane", nil) // as nginx does
-	asking.Header.Set("X-Original-URI", "/beta/orders")
-	answer := httptest.NewRecorder()
-	handler.ServeHTTP(answer, asking)
-	fmt.Println(answer.Code, answer.Header().Get("X-Gray-Tag"), answer.Header().Get("Baggage"), answer.Header().Get("X-Version"))
-	// Output: 200 version=v2 gray.version=v2 v2
-}
