@@ -97,12 +97,12 @@
 //
 // Services must be reachable through the gateway only, or check themselves: whoever
 // can send to an instance directly can send any tag. Only services that a route names
-// can be reached, whatever the request says. Paths are not cleaned: /a/../b is for
-// the route of /a, and it is up to the service what it makes of that.
+// can be reached, whatever the request says, and by the paths of its route: a path
+// with . or .. as a segment has no route.
 //
 // # Behind nginx, Traefik, Caddy, APISIX, Envoy
 //
 // [ForwardAuth] answers 200 to every question, with the headers that the proxy has to
-// set on the request. How each of them is told to, with configurations, stands in
-// forward-auth.md beside this file; that of nginx is run by the tests.
+// set on the request. How each of them is told to stands, with configurations, at
+// [Nginx], [IngressNginx], [Forwarded] and [Envoy].
 package gateway
