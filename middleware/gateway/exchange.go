@@ -16,10 +16,12 @@ import (
 // drops all of them after an informational answer (1xx).
 type exchange struct {
 	http.ResponseWriter
-	route *route
-	in    *http.Request
-	body  *requestBody // nil where the request has none
-	timer *time.Timer  // nil where the time is not limited
+	route   *route
+	in      *http.Request
+	header  http.Header  // of in
+	body    *requestBody // nil where the request has none
+	timer   *time.Timer  // nil where the time is not limited
+	proxied bool         // the peer is a trusted proxy
 
 	version  [1]string
 	group    []string // nil where there is none
@@ -116,6 +118,13 @@ func (x *exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 
 // Unwrap lets [http.ResponseController] reach what is inside.
 func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
+
+// Read and Close make x the Body of the request that the proxy gets, which is how
+// the rewrite finds it. Nobody reads where there is no body.
+func (x *exchange) Read(p []byte) (int, error) { return x.body.Read(p) }
+
+// Close implements [io.Closer].
+func (x *exchange) Close() error { return x.body.Close() }
 
 func (x *exchange) stopTimer() {
 	if x.timer != nil {

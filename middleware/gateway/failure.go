@@ -77,6 +77,7 @@ func (c *config) refusal() (http.Handler, error) {
 // failed is the ErrorHandler of the proxy.
 func (rt *route) failed(w http.ResponseWriter, out *http.Request, err error) {
 	x := w.(*exchange)
+	x.in.Header = x.header
 	f := classify(out.Context(), x.body.failure(), err)
 	f.Service = rt.Service
 	switch f.Reason {

@@ -113,6 +113,7 @@ var (
 func (rt *route) serve(w http.ResponseWriter, r *http.Request) {
 	entry, _ := grayhttp.EntryFromContext(r.Context())
 	x := newExchange(w, r, rt, edge.VersionOf(graytag.FromContext(r.Context()), entry.Decision.Key, rt.Service))
+	x.proxied = entry.Proxied
 
 	grpc := isGRPC(r)
 	proxy := rt.proxy
@@ -137,8 +138,8 @@ func (rt *route) serve(w http.ResponseWriter, r *http.Request) {
 		}
 		x.body = newBody(w, r)
 		defer func() { x.body.end(!x.ended) }()
-		r.Body = x.body
 	}
+	x.lend(r)
 	// A stream of gRPC has a header when it has its first message; how long that
 	// may take is known to the client, and is in grpc-timeout.
 	if rt.timeout > 0 && !grpc {

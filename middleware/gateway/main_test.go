@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// whitelist sends user 10086 to v2.1.0, wherever X-User-ID names him, and whoever
+// whitelist sends user 10086 to v2.1.0, wherever he is named, and whoever
 // comes from 203.0.113.0/24 to v3.0.0.
 const whitelist = `{"rules": [
 	{"id": "users", "priority": 2, "match": [{"attr": "uid", "op": "equals", "values": ["10086"]}], "tag": "channel=app;version=v2.1.0"},

@@ -4,18 +4,34 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"net/textproto"
 	"net/url"
 	"slices"
 	"strings"
 
+	"github.com/graylane/graylane/graytag"
 	"github.com/graylane/graylane/internal/edge"
-	"github.com/graylane/graylane/middleware/grayhttp"
 )
 
-// rewrite makes the request to the service of that to the gateway. The proxy has
-// removed hop-by-hop headers, Forwarded and X-Forwarded-For, -Host and -Proto.
-// The tag is not in it: the transport writes it last.
+// lend makes r, which is the edge's copy, what the proxy gets to see: rewrite finds
+// x in it, and builds the header in one pass over that of the client. The proxy by
+// itself would copy it with all values, and look for a dozen names in it. Of an
+// upgrade it has to see the header.
+func (x *exchange) lend(r *http.Request) {
+	x.in, x.header = r, r.Header
+	r.Body = x
+	if x.body == nil {
+		r.ContentLength = 0
+	}
+	if r.Header.Get("Upgrade") == "" {
+		r.Header = nil
+	}
+}
+
+// rewrite makes the request to the service of that to the gateway. The tag is not in
+// it: the transport writes it last.
 func (rt *route) rewrite(p *httputil.ProxyRequest) {
+	x := p.In.Body.(*exchange)
 	u := p.Out.URL
 	u.Scheme, u.Host = rt.scheme, rt.Service
 	u.User, u.Opaque = nil, "" // of a request in absolute form
@@ -26,42 +42,83 @@ func (rt *route) rewrite(p *httputil.ProxyRequest) {
 	if !rt.PreserveHost {
 		p.Out.Host = ""
 	}
-	if b, ok := p.In.Body.(*requestBody); ok {
+	if b := x.body; b != nil {
 		p.Out.Body = b // without the proxy's wrapper
 		if len(p.In.Trailer) > 0 {
 			b.in, b.out = p.In.Trailer, p.Out.Trailer
 		}
 	}
-	entry, _ := grayhttp.EntryFromContext(p.In.Context())
-	forwarded(p.Out.Header, p.In, entry.Proxied)
+	if p.In.Header == nil {
+		p.Out.Header = x.outgoing()
+	} else {
+		removeClaims(p.Out.Header, x.proxied)
+	}
+	x.forwarded(p.Out.Header)
 	if rt.StripPrefix && rt.Prefix != "" {
 		stripPrefix(u, rt.Prefix)
 		p.Out.Header["X-Forwarded-Prefix"] = []string{rt.Prefix}
 	}
 }
 
+// outgoing returns the client's header without what is for this hop alone (RFC 9110,
+// section 7.6.1, and what httputil.ReverseProxy removes beside that) and without what
+// only a proxy has a say in. It shares the values; nobody changes them.
+func (x *exchange) outgoing() http.Header {
+	room := len(x.header) + 3 // for X-Forwarded
+	if !graytag.FromContext(x.in.Context()).IsZero() {
+		room += 2 // for what the transport writes
+	}
+	out := make(http.Header, room)
+	for k, v := range x.header {
+		switch k {
+		case "Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization",
+			"Te", "Trailer", "Transfer-Encoding", "Upgrade", "Forwarded":
+			continue
+		}
+		if !isRemoved(k, x.proxied) {
+			out[k] = v[:len(v):len(v)]
+		}
+	}
+	for _, line := range x.header["Connection"] {
+		for option := range strings.SplitSeq(line, ",") {
+			if option = textproto.TrimString(option); option != "" {
+				out.Del(option)
+			}
+		}
+	}
+	for _, line := range x.header["Te"] {
+		for coding := range strings.SplitSeq(line, ",") {
+			if strings.EqualFold(textproto.TrimString(coding), "trailers") {
+				out["Te"] = teTrailers
+			}
+		}
+	}
+	return out
+}
+
+var teTrailers = []string{"trailers"} // gRPC asks for it; its capacity is used up
+
 // forwarded tells the service whom the gateway speaks for. What a trusted proxy
 // says of that is kept and extended, all else is replaced.
-func forwarded(h http.Header, in *http.Request, proxied bool) {
+func (x *exchange) forwarded(h http.Header) {
 	values := new([3]string) // in one allocation
-	if proxied {
-		values[0] = strings.Join(in.Header["X-Forwarded-For"], ", ")
-		values[1] = in.Header.Get("X-Forwarded-Host")
-		values[2] = in.Header.Get("X-Forwarded-Proto")
+	if x.proxied {
+		values[0] = strings.Join(x.header["X-Forwarded-For"], ", ")
+		values[1] = x.header.Get("X-Forwarded-Host")
+		values[2] = x.header.Get("X-Forwarded-Proto")
 	}
-	removeClaims(h, proxied)
-	if peer, _, err := net.SplitHostPort(in.RemoteAddr); err == nil {
+	if peer, _, err := net.SplitHostPort(x.in.RemoteAddr); err == nil {
 		if values[0] != "" {
 			values[0] += ", "
 		}
 		values[0] += peer
 	}
 	if values[1] == "" {
-		values[1] = in.Host
+		values[1] = x.in.Host
 	}
 	if values[2] == "" {
 		values[2] = "http"
-		if in.TLS != nil {
+		if x.in.TLS != nil {
 			values[2] = "https"
 		}
 	}
@@ -72,14 +129,19 @@ func forwarded(h http.Header, in *http.Request, proxied bool) {
 	h["X-Forwarded-Proto"] = values[2:3:3]
 }
 
-// removeClaims removes what only a proxy has a say in, and frameworks believe. What
-// a trusted proxy sent stays, but for names with '_', which it would not use.
 func removeClaims(h http.Header, proxied bool) {
 	for k := range h {
-		if len(k) > 2 && k[0] == 'X' && isClaim(k) && (!proxied || strings.IndexByte(k, '_') >= 0) {
+		if isRemoved(k, proxied) {
 			delete(h, k)
 		}
 	}
+}
+
+// isRemoved tells whether a header is one that only a proxy has a say in, and that
+// frameworks believe. What a trusted proxy sent stays, but for names with '_', which
+// it would not use.
+func isRemoved(name string, proxied bool) bool {
+	return len(name) > 2 && name[0] == 'X' && isClaim(name) && (!proxied || strings.IndexByte(name, '_') >= 0)
 }
 
 func isClaim(name string) bool {
