@@ -162,6 +162,7 @@ func (w *fileWatch) look(ctx context.Context, now time.Time) (_ Document, _ erro
 		*w = fileWatch{store: w.store, started: true, absent: w.absent}
 		return Document{}, nil, news
 	case err != nil:
+		w.absent = time.Time{} // there is something
 		news = w.failing != err.Error()
 		w.failing = err.Error()
 		return Document{}, err, news
@@ -206,6 +207,14 @@ func (s *FileStore) read(ctx context.Context) ([]byte, heading, error) {
 
 // readFile reads a document.
 func readFile(path string) ([]byte, error) {
+	// To open a pipe waits for a writer, which nothing ends.
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("rule: file: %w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("rule: file: %s is no regular file but %s", path, info.Mode())
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("rule: file: %w", err)
