@@ -22,7 +22,8 @@ import (
 // it may be written in place, replaced by a rename or by a symbolic link, or
 // removed and created again: each is followed, and a file that is absent for
 // less than 5 s counts as being replaced. A file that can be read but holds
-// nothing is an empty document, which no engine takes. A content that is not
+// nothing is an empty document, which no engine takes; a directory or a pipe in
+// its place is an error, and the last good rules stay. A content that is not
 // Put's is looked at twice, 20 ms apart, for it may be half written.
 //
 // Put writes beside the file FILE: FILE.history, which holds the revision and
