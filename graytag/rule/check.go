@@ -239,7 +239,7 @@ func checkValue(op Op, v string) (reason string, size int) {
 		}
 		re, err := syntax.Parse(v, syntax.Perl)
 		if err != nil {
-			return "not a regular expression: " + strings.TrimPrefix(err.Error(), "error parsing regexp: "), 0
+			return "not a regular expression: " + shorten(strings.TrimPrefix(err.Error(), "error parsing regexp: ")), 0
 		}
 		if size = regexSize(re); size > maxRegexSize {
 			return "a regular expression that repeats too much", 0

@@ -135,8 +135,15 @@ func (f *faults) done(path string) bool {
 	if _, at := f.paths[path]; at {
 		return true
 	}
+	between := ".["
+	if rest, ok := strings.CutPrefix(path, "attributes."); ok && strings.ContainsAny(rest, between) {
+		between = "[" // names hold dots
+		if f.paths["attributes"] {
+			return true
+		}
+	}
 	for p := path; ; {
-		i := strings.LastIndexAny(p, ".[")
+		i := strings.LastIndexAny(p, between)
 		if i < 0 {
 			return false
 		}
