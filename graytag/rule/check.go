@@ -261,7 +261,7 @@ func checkValue(op Op, v string) (reason string, size int) {
 // may grow to, in instructions, and maxRegexSizes all those of a set together;
 // each instruction takes some 40 bytes.
 const (
-	maxRegexSize  = 10_000
+	maxRegexSize  = 5_000 // a list of the 4096 bytes that are allowed, and no more
 	maxRegexSizes = 2_000_000
 )
 

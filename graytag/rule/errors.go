@@ -21,6 +21,7 @@ type Error struct {
 	Reason string
 }
 
+// Error says where, what is wrong and what was expected.
 func (e *Error) Error() string { return "rule: " + e.text() }
 
 func (e *Error) text() string {

@@ -20,6 +20,9 @@ const (
 	MaxSources    = 16  // of an attribute
 	MaxIDBytes    = 256 // of an id and of a salt
 	MaxRegexBytes = 4096
+	// MaxRegexValueBytes is the longest value that a regular expression is tried
+	// on; a longer one does not match. A client chooses the value.
+	MaxRegexValueBytes = 1024
 )
 
 // Parse reads and checks a rule set. It is strict: unknown fields, names in the
