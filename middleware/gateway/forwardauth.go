@@ -94,7 +94,8 @@ func WithService(name string) ForwardAuthOption {
 // answer holds, in place of what the client sent:
 //
 //   - X-Gray-Tag and Baggage, and the headers of compatibility formats. They are
-//     there in every answer, empty where the request is untagged.
+//     there in every answer, empty where the request is untagged. So is
+//     X-Gray-Trace, which is always empty: only the inside may ask for it.
 //   - X-Version, X-Canary-Group and Set-Cookie are for the answer to the client.
 //
 // The status is always 200: nothing is refused here. A tag that the request brings
@@ -169,6 +170,7 @@ func (f *forwardAuth) answer(w http.ResponseWriter, r *http.Request) {
 			remove = append(remove, name)
 		}
 	}
+	h[edge.TraceHeader] = []string{""}
 	if f.convention.Remove {
 		h.Set("X-Envoy-Auth-Headers-To-Remove", strings.Join(append(remove, edge.TraceHeader), ","))
 	}
