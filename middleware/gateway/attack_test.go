@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/graylane/graylane/graytag"
 	"github.com/graylane/graylane/graytag/rule"
 	"github.com/graylane/graylane/middleware/gateway"
 	"github.com/graylane/graylane/registry"
@@ -125,4 +126,27 @@ func TestOnlyTheGatewaySaysWhereARequestComesFrom(t *testing.T) {
 	assert.ElementsMatch(t, []string{"X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded"}, left)
 	assert.Equal(t, "127.0.0.1", arrived.Header.Get("X-Forwarded-For"))
 	assert.Equal(t, "http", arrived.Header.Get("X-Forwarded-Proto"))
+}
+
+// An error handler may hand requests without a route on, to a page of old for
+// example: what they claim must not go with them.
+func TestRequestsWithoutARouteAreNotBelievedEither(t *testing.T) {
+	failed := make(chan *http.Request, 1)
+	a := attack(t, []gateway.Option{gateway.WithErrorHandler(func(w http.ResponseWriter, r *http.Request, f gateway.Failure) {
+		failed <- r
+		gateway.WriteFailure(w, r, f)
+	})}, gateway.Route{Prefix: "/shop", Service: "shop"})
+	for request, reason := range map[string]string{
+		"GET /elsewhere HTTP/1.1": gateway.ReasonNoRoute, "GET urn:x HTTP/1.1": gateway.ReasonNoRoute, "CONNECT shop:80 HTTP/1.1": gateway.ReasonMethod,
+	} {
+		resp, arrived := a.send(t, request, "Host: shop", "X-Gray-Tag: version=v2", "Baggage: gray.version=v2,tenant=acme", "X-User-ID: 1")
+		assert.Equal(t, reason, resp.Header.Get(gateway.ReasonHeader), request)
+		assert.NotContains(t, resp.Header, "Set-Cookie")
+		assert.Nil(t, arrived)
+		r := <-failed
+		assert.NotContains(t, r.Header, "X-Gray-Tag", request)
+		assert.Equal(t, "tenant=acme", r.Header.Get("Baggage"), request)
+		assert.True(t, graytag.InScope(r.Context()), request)
+		assert.True(t, graytag.FromContext(r.Context()).IsZero(), request)
+	}
 }
