@@ -130,7 +130,13 @@ func (rt *route) serve(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody {
-		x.body = &requestBody{ReadCloser: r.Body}
+		if r.ProtoMajor == 1 {
+			// net/http would throw the rest of the request away when the answer
+			// begins; the service may not have had it.
+			_ = http.NewResponseController(w).EnableFullDuplex()
+		}
+		x.body = newBody(w, r)
+		defer x.body.end()
 		r.Body = x.body
 	}
 	// A stream of gRPC has a header when it has its first message; how long that

@@ -22,8 +22,11 @@ func (rt *route) rewrite(p *httputil.ProxyRequest) {
 	if !rt.PreserveHost {
 		p.Out.Host = ""
 	}
-	if b, ok := p.In.Body.(*requestBody); ok && len(p.In.Trailer) > 0 {
-		b.in, b.out = p.In.Trailer, p.Out.Trailer
+	if b, ok := p.In.Body.(*requestBody); ok {
+		p.Out.Body = b // without the proxy's wrapper
+		if len(p.In.Trailer) > 0 {
+			b.in, b.out = p.In.Trailer, p.Out.Trailer
+		}
 	}
 	entry, _ := grayhttp.EntryFromContext(p.In.Context())
 	forwarded(p.Out.Header, p.In, entry.Proxied)
