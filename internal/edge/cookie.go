@@ -16,7 +16,7 @@ const (
 )
 
 // cookie returns the first cookie under a name, as [net/http.Request.Cookie]
-// does.
+// does; of sticky groups the first that is one.
 func (q *Request) cookie(name string) (string, bool) {
 	if name == GroupCookie && q.group != "" {
 		return q.group, true
@@ -28,7 +28,7 @@ func (q *Request) cookie(name string) (string, bool) {
 		if q.cookies[i].name == name {
 			v := q.cookies[i].value
 			if name == GroupCookie && !validGroup(v) {
-				return "", false
+				continue // put there by somebody else: ours is behind it
 			}
 			return v, true
 		}

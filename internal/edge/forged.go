@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"go.opentelemetry.io/otel/baggage"
 
@@ -17,7 +18,8 @@ const TraceHeader = "X-Gray-Trace"
 // IsForged tells whether any reader of W3C Baggage may take key for one of ours.
 // Ours is exact, but the implementations of OTel for JavaScript and Python decode
 // keys, and trim more than blanks: what is not gray.version to us would come back
-// from such a service as gray.version.
+// from such a service as gray.version. They read headers as Latin-1, too, in which
+// a byte that is no UTF-8 may be a blank.
 func IsForged(key string) bool {
 	if len(key) < len(graytag.MemberPrefix) {
 		return false
@@ -26,7 +28,7 @@ func IsForged(key string) bool {
 		key = unescape(key)
 	}
 	key = strings.TrimLeftFunc(key, func(r rune) bool {
-		return r == '+' || r == '\uFEFF' || unicode.IsSpace(r) || unicode.IsControl(r)
+		return r == '+' || r == '\uFEFF' || r == utf8.RuneError || unicode.IsSpace(r) || unicode.IsControl(r)
 	})
 	return len(key) >= len(graytag.MemberPrefix) && strings.EqualFold(key[:len(graytag.MemberPrefix)], graytag.MemberPrefix)
 }

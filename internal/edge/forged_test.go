@@ -18,6 +18,7 @@ func TestMembersOfATag(t *testing.T) {
 		"gray.version": true, "gray.": true, "Gray.Version": true, "GRAY.uid": true,
 		"gray%2Eversion": true, "gray%2eversion": true, "%67ray.version": true, "%47ray.x": true,
 		"+gray.version": true, "%20gray.version": true, "%09gray.x": true, "\u00a0gray.x": true, "\ufeffgray.x": true,
+		"\xa0gray.x": true, "\x85gray.x": true, "%A0gray.x": true, "\u200agray.x": true,
 		"gray%2Eversion%": true, "%zzgray.x": false,
 		"gray": false, "grayish": false, "gray-version": false, "x.gray.version": false, "graylane.x": false, "": false,
 		"tenant": false, "gray%252Eversion": false,

@@ -83,6 +83,14 @@ func TestStickyGroupsAreBounded(t *testing.T) {
 	assert.Len(t, seen, 1000)
 }
 
+// Whoever has a page under a sibling domain can put a cookie in front of ours; one
+// that is no group must not make its holder draw anew with each request.
+func TestABadGroupInFrontHidesNoGoodOne(t *testing.T) {
+	v, ok := see(t, "group", http.Header{"Cookie": {"gray_group=a|b; gray_group=good", "gray_group=other"}}, edge.Fields{})
+	assert.True(t, ok)
+	assert.Equal(t, "good", v)
+}
+
 // A pooled request keeps nothing of the one before, and no room for floods.
 func TestARequestIsForgotten(t *testing.T) {
 	var q edge.Request

@@ -98,10 +98,10 @@ func BenchmarkGateway(b *testing.B) {
 	}
 }
 
-// BenchmarkGatewayInterleaved compares the two on a machine that does other things
+// BenchmarkInterleaved compares the two on a machine that does other things
 // as well: they take turns, 800 requests each, and what it reports are medians. One
 // operation is one turn of both.
-func BenchmarkGatewayInterleaved(b *testing.B) {
+func BenchmarkInterleaved(b *testing.B) {
 	const clientCount, requests = 16, 50
 	urls := proxies(b)
 	ours, bare := clients(b, urls["graylane"], user), clients(b, urls["reverse_proxy"], user)

@@ -2,11 +2,9 @@ package gateway
 
 import (
 	"bufio"
-	"io"
 	"net"
 	"net/http"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/graylane/graylane/internal/edge"
@@ -134,41 +132,6 @@ func modifyResponse(res *http.Response) error {
 	if len(res.Trailer) > 0 {
 		// HTTP/2 has trailers beside a length, HTTP/1.1 has them in chunks alone.
 		delete(res.Header, "Content-Length")
-	}
-	return nil
-}
-
-// requestBody remembers why the client's body could not be read: a request that
-// fails of that is not the service's fault.
-type requestBody struct {
-	io.ReadCloser
-	err atomic.Pointer[error] // read by the handler, written by the transport
-
-	// Trailers are known at the end of the body. The proxy has copied them before.
-	in, out http.Header
-}
-
-func (b *requestBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	switch err {
-	case nil:
-	case io.EOF:
-		for k := range b.out {
-			b.out[k] = b.in[k]
-		}
-	default:
-		b.err.Store(&err)
-	}
-	return n, err
-}
-
-// failure returns what went wrong, nil where nothing did.
-func (b *requestBody) failure() error {
-	if b == nil {
-		return nil
-	}
-	if err := b.err.Load(); err != nil && *err != http.ErrBodyReadAfterClose {
-		return *err
 	}
 	return nil
 }

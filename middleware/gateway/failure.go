@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strconv"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/graylane/graylane/balancer/httplb"
 	"github.com/graylane/graylane/balancer/subset"
+	"github.com/graylane/graylane/graytag/rule"
+	"github.com/graylane/graylane/middleware/grayhttp"
 )
 
 // ReasonHeader is the header of an answer that the gateway gives in place of a
@@ -46,6 +49,29 @@ type Failure struct {
 	Reason string
 	// Err says more, and may hold addresses of instances. It is for logs.
 	Err error
+}
+
+// refusal returns what answers requests that no route takes: behind an edge that
+// decides nothing, since an error handler may hand them on, and what they claim must
+// not go with them.
+func (c *config) refusal() (http.Handler, error) {
+	nothing, err := rule.NewEngine(nil)
+	if err != nil {
+		return nil, fmt.Errorf("gateway: %w", err)
+	}
+	// The paths "*" and "", too, get no cookie: there is no rule to draw by.
+	wrap, err := grayhttp.Edge(nothing, append(c.edgeOptions(), grayhttp.WithExempt("/"))...)
+	if err != nil {
+		return nil, fmt.Errorf("gateway: %w", err)
+	}
+	return wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodConnect {
+			w.Header().Set("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")
+			c.fail(w, r, Failure{Status: http.StatusMethodNotAllowed, Reason: ReasonMethod, Err: errConnect})
+			return
+		}
+		c.fail(w, r, Failure{Status: http.StatusNotFound, Reason: ReasonNoRoute, Err: errNoRoute})
+	})), nil
 }
 
 // failed is the ErrorHandler of the proxy.

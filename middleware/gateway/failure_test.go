@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -339,4 +340,50 @@ func TestClose(t *testing.T) {
 	f := <-failures
 	assert.Equal(t, gateway.ReasonShutdown, f.Reason)
 	assert.True(t, errors.Is(f.Err, httplb.ErrClosed))
+}
+
+type connKey struct{}
+
+// TestAnUpstreamThatDiesWhileTheClientIsSilent is in the middle of both bodies. The
+// client has to hear of it although it has nothing to say.
+func TestAnUpstreamThatDiesWhileTheClientIsSilent(t *testing.T) {
+	for _, h2c := range []bool{false, true} {
+		for protocol, client := range protocols(t) {
+			what := fmt.Sprintf("%s, h2c to the service %v", protocol, h2c)
+			reg := memory.New()
+			die := make(chan struct{})
+			srv := httptest.NewUnstartedServer(nil)
+			srv.Config = gateway.NewServer("", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				_ = http.NewResponseController(w).EnableFullDuplex()
+				_, _ = io.ReadFull(r.Body, make([]byte, 5))
+				_, _ = io.WriteString(w, "half")
+				_ = http.NewResponseController(w).Flush()
+				<-die
+				_ = r.Context().Value(connKey{}).(net.Conn).Close()
+			}))
+			srv.Config.ConnContext = func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) }
+			srv.Start()
+			register(t, reg, "order", "", srv.Listener.Addr().String())
+			url := start(t, reg, gateway.WithRoutes(gateway.Route{Prefix: "/h2c", Service: "order", H2C: true}))
+			if h2c {
+				url += "/h2c"
+			}
+			url = strings.TrimSuffix(url, "/")
+			body, pipe := io.Pipe()
+			req, err := http.NewRequest(http.MethodPost, url, body)
+			require.NoError(t, err)
+			go func() { _, _ = io.WriteString(pipe, "hello") }()
+			resp, err := client.Do(req)
+			require.NoError(t, err, what)
+			half := make([]byte, 4)
+			_, err = io.ReadFull(resp.Body, half)
+			require.NoError(t, err, what)
+			close(die)
+			_, err = io.ReadAll(resp.Body)
+			assert.Error(t, err, what)
+			require.NoError(t, resp.Body.Close())
+			require.NoError(t, pipe.Close())
+			srv.Close()
+		}
+	}
 }

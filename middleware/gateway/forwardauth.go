@@ -3,6 +3,7 @@ package gateway
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"strings"
 
@@ -12,46 +13,6 @@ import (
 	"github.com/graylane/graylane/middleware/grayhttp"
 	"github.com/graylane/graylane/propagation"
 )
-
-// Convention says how a proxy tells of the request that it asks about: the headers
-// that hold its method, its URI (a path with query, or an absolute URI) and its
-// host. Where a name is "" it is that of the asking request itself. Only these
-// headers are read: what another proxy would set, a client can set as well.
-type Convention struct {
-	Method string
-	URI    string
-	Host   string
-	// PathPrefix is taken off the path of the asking request, where URI is "".
-	PathPrefix string
-	// Remove lists, in X-Envoy-Auth-Headers-To-Remove of the answer, the headers
-	// that must not go on.
-	Remove bool
-}
-
-// Forwarded is the convention of Traefik's ForwardAuth, Caddy's forward_auth and
-// APISIX's forward-auth: X-Forwarded-Method, X-Forwarded-Uri, X-Forwarded-Host. It
-// is the default.
-func Forwarded() Convention {
-	return Convention{Method: "X-Forwarded-Method", URI: "X-Forwarded-Uri", Host: "X-Forwarded-Host"}
-}
-
-// Nginx is the convention of nginx's auth_request as its documentation has it:
-// X-Original-Method and X-Original-URI, and the Host of the client.
-func Nginx() Convention {
-	return Convention{Method: "X-Original-Method", URI: "X-Original-URI"}
-}
-
-// IngressNginx is the convention of the nginx of Kubernetes (ingress-nginx,
-// auth-url): X-Original-Method and X-Original-URL, an absolute URL.
-func IngressNginx() Convention {
-	return Convention{Method: "X-Original-Method", URI: "X-Original-URL"}
-}
-
-// Envoy is the convention of Envoy's ext_authz filter with an http_service: the
-// request itself without its body, its path behind the path_prefix of the filter.
-func Envoy(pathPrefix string) Convention {
-	return Convention{PathPrefix: pathPrefix, Remove: true}
-}
 
 func (c *Convention) describe(r *http.Request) edge.Described {
 	d := edge.Described{Method: last(r.Header, c.Method), URI: last(r.Header, c.URI), Host: last(r.Header, c.Host)}
@@ -93,16 +54,17 @@ func WithService(name string) ForwardAuthOption {
 // proxy. The proxy asks it about every request, and sets on that request what the
 // answer holds, in place of what the client sent:
 //
-//   - X-Gray-Tag and Baggage, and the headers of compatibility formats. They are
-//     there in every answer, empty where the request is untagged.
+//   - X-Gray-Tag, Baggage and the headers of compatibility formats, each with what
+//     goes on, and X-Gray-Trace, with nothing. They are there in every answer, empty
+//     where nothing is to go on, so that what the client sent is replaced.
 //   - X-Version, X-Canary-Group and Set-Cookie are for the answer to the client.
 //
 // The status is always 200: nothing is refused here. A tag that the request brings
 // is never believed. List the proxy in [grayhttp.WithTrustedProxies], so that
 // X-Forwarded-For and X-Forwarded-Proto count.
 //
-// See the package comment for how each proxy is set up. It fails where engine is
-// nil or an option is wrong.
+// How each proxy is set up is told at [Nginx], [IngressNginx], [Forwarded] and
+// [Envoy]. ForwardAuth fails where engine is nil or an option is wrong.
 func ForwardAuth(engine *rule.Engine, opts ...ForwardAuthOption) (http.Handler, error) {
 	c := newConfig()
 	for _, o := range opts {
@@ -150,6 +112,12 @@ func (f *forwardAuth) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			asked = r.WithContext(edge.WithoutTrust(r.Context()))
 		}
 	}
+	if f.convention.URI != "" && f.convention.Host == "" && asked.URL.Scheme != "" {
+		// The absolute URI of the proxy says it; what the header says, a client may
+		// have sent.
+		asked.Header = maps.Clone(asked.Header)
+		asked.Header["X-Forwarded-Proto"] = []string{asked.URL.Scheme}
+	}
 	f.edge.ServeHTTP(w, asked)
 }
 
@@ -163,14 +131,17 @@ func (f *forwardAuth) answer(w http.ResponseWriter, r *http.Request) {
 	var remove []string
 	for _, name := range f.fields {
 		if h.Get(name) == "" {
-			// Proxies copy what is there, and some leave what the client sent
-			// where nothing is.
-			h[name] = []string{""}
 			remove = append(remove, name)
 		}
 	}
+	remove = append(remove, edge.TraceHeader) // nothing from outside may ask for it
+	for _, name := range remove {
+		// Proxies copy what is there, and some leave what the client sent where
+		// nothing is.
+		h[name] = []string{""}
+	}
 	if f.convention.Remove {
-		h.Set("X-Envoy-Auth-Headers-To-Remove", strings.Join(append(remove, edge.TraceHeader), ","))
+		h.Set("X-Envoy-Auth-Headers-To-Remove", strings.Join(remove, ","))
 	}
 	entry, _ := grayhttp.EntryFromContext(ctx)
 	h.Set(edge.VersionHeader, edge.VersionOf(graytag.FromContext(ctx), entry.Decision.Key, f.service))

@@ -21,7 +21,7 @@ import (
 // for concurrent use. Make one with [New] and end it with [Gateway.Close].
 type Gateway struct {
 	table   *table
-	fail    func(http.ResponseWriter, *http.Request, Failure)
+	refuse  http.Handler // for what has no route
 	clients []*grayhttp.Transport
 }
 
@@ -52,7 +52,10 @@ func New(engine *rule.Engine, disc registry.Discovery, opts ...Option) (*Gateway
 	if err != nil {
 		return nil, err
 	}
-	g := &Gateway{table: t, fail: c.fail}
+	g := &Gateway{table: t}
+	if g.refuse, err = c.refusal(); err != nil {
+		return nil, err
+	}
 	base := c.baseTransport()
 	var ways [2]*grayhttp.Transport
 	for i, transport := range []*http.Transport{base, overH2C(base)} {
@@ -91,17 +94,13 @@ func (rt *route) newProxy(over *grayhttp.Transport) *httputil.ReverseProxy {
 
 // ServeHTTP implements [http.Handler].
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method == http.MethodConnect {
-		w.Header().Set("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")
-		g.fail(w, r, Failure{Status: http.StatusMethodNotAllowed, Reason: ReasonMethod, Err: errConnect})
-		return
+	if r.Method != http.MethodConnect {
+		if rt := g.table.find(r); rt != nil {
+			rt.entrance.ServeHTTP(w, r)
+			return
+		}
 	}
-	rt := g.table.find(r)
-	if rt == nil {
-		g.fail(w, r, Failure{Status: http.StatusNotFound, Reason: ReasonNoRoute, Err: errNoRoute})
-		return
-	}
-	rt.entrance.ServeHTTP(w, r)
+	g.refuse.ServeHTTP(w, r)
 }
 
 var (
@@ -131,7 +130,13 @@ func (rt *route) serve(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody {
-		x.body = &requestBody{ReadCloser: r.Body}
+		if r.ProtoMajor == 1 {
+			// net/http would throw the rest of the request away when the answer
+			// begins; the service may not have had it.
+			_ = http.NewResponseController(w).EnableFullDuplex()
+		}
+		x.body = newBody(w, r)
+		defer x.body.end()
 		r.Body = x.body
 	}
 	// A stream of gRPC has a header when it has its first message; how long that

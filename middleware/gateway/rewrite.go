@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/graylane/graylane/internal/edge"
 	"github.com/graylane/graylane/middleware/grayhttp"
 )
 
@@ -21,8 +22,11 @@ func (rt *route) rewrite(p *httputil.ProxyRequest) {
 	if !rt.PreserveHost {
 		p.Out.Host = ""
 	}
-	if b, ok := p.In.Body.(*requestBody); ok && len(p.In.Trailer) > 0 {
-		b.in, b.out = p.In.Trailer, p.Out.Trailer
+	if b, ok := p.In.Body.(*requestBody); ok {
+		p.Out.Body = b // without the proxy's wrapper
+		if len(p.In.Trailer) > 0 {
+			b.in, b.out = p.In.Trailer, p.Out.Trailer
+		}
 	}
 	entry, _ := grayhttp.EntryFromContext(p.In.Context())
 	forwarded(p.Out.Header, p.In, entry.Proxied)
@@ -40,9 +44,8 @@ func forwarded(h http.Header, in *http.Request, proxied bool) {
 		values[0] = strings.Join(in.Header["X-Forwarded-For"], ", ")
 		values[1] = in.Header.Get("X-Forwarded-Host")
 		values[2] = in.Header.Get("X-Forwarded-Proto")
-	} else {
-		removeClaims(h)
 	}
+	removeClaims(h, proxied)
 	if peer, _, err := net.SplitHostPort(in.RemoteAddr); err == nil {
 		if values[0] != "" {
 			values[0] += ", "
@@ -65,13 +68,19 @@ func forwarded(h http.Header, in *http.Request, proxied bool) {
 	h["X-Forwarded-Proto"] = values[2:3:3]
 }
 
-// removeClaims removes what only a proxy has a say in, and frameworks believe.
-func removeClaims(h http.Header) {
+// removeClaims removes what only a proxy has a say in, and frameworks believe. What
+// a trusted proxy sent stays, but for names with '_', which it would not use.
+func removeClaims(h http.Header, proxied bool) {
 	for k := range h {
-		if len(k) > 2 && k[0] == 'X' && (k == "X-Real-Ip" || strings.HasPrefix(k, "X-Forwarded-")) {
+		if len(k) > 2 && k[0] == 'X' && isClaim(k) && (!proxied || strings.IndexByte(k, '_') >= 0) {
 			delete(h, k)
 		}
 	}
+}
+
+func isClaim(name string) bool {
+	const prefix = "X-Forwarded-"
+	return edge.SameName(name, "X-Real-Ip") || len(name) > len(prefix) && edge.SameName(name[:len(prefix)], prefix)
 }
 
 // stripPrefix takes a prefix that the path has off it, in both forms of the path.

@@ -22,6 +22,9 @@ type Route struct {
 	// "/shop.Orders". It takes whole segments: "/orders" takes /orders and
 	// /orders/1, not /ordersheet. An escaped slash, %2F, is part of a segment.
 	// "/orders/" is the same as "/orders", and "" the same as "/": every path.
+	// A request with . or .. as a segment of its path, in whatever form, has no
+	// route: clients resolve them, and a service that did would serve what its
+	// prefix does not give away.
 	Prefix string
 	// Service is the name of the service in the registry.
 	Service string
@@ -166,8 +169,11 @@ func (t *table) add(rt *route) (taken *route) {
 // find returns the route of r, nil where there is none.
 func (t *table) find(r *http.Request) *route {
 	path := decodedPath(r.URL)
-	if path == "" || path[0] != '/' {
-		return nil // "*", or an authority
+	if path == "" && r.URL.Host != "" && r.Method != http.MethodOptions {
+		path = "/" // an absolute URI without a path (RFC 9112, section 3.2.1)
+	}
+	if path == "" || path[0] != '/' || hasDots(r.URL.Path) {
+		return nil // "*", an authority, or a path that a service makes another of
 	}
 	if len(t.exact) > 0 || len(t.wild) > 0 {
 		host := canonicalHost(r.Host)
@@ -209,6 +215,28 @@ func decodedPath(u *url.URL) string {
 		b.WriteString(plain)
 	}
 	return b.String()
+}
+
+// hasDots tells whether a path, decoded, has a segment . or .. in the eyes of any
+// service: some take a backslash for a slash, and some cut off what follows a ";".
+func hasDots(path string) bool {
+	for i := 0; ; i++ {
+		next := strings.IndexByte(path[i:], '.')
+		if next < 0 {
+			return false
+		}
+		if i += next; i > 0 && path[i-1] != '/' && path[i-1] != '\\' {
+			continue
+		}
+		end := i + 1
+		if end < len(path) && path[end] == '.' {
+			end++
+		}
+		if end == len(path) || path[end] == '/' || path[end] == '\\' || path[end] == ';' {
+			return true
+		}
+		i = end - 1
+	}
 }
 
 // canonicalHost returns a Host header in lower case without port and final dot.
@@ -275,7 +303,7 @@ func checkPrefix(prefix string) (string, error) {
 	}
 	for segment := range strings.SplitSeq(plain[1:], "/") {
 		if segment == "" || segment == "." || segment == ".." {
-			return "", fmt.Errorf("prefix %q, want one whose segments are not empty, \".\" or \"..\"", prefix)
+			return "", fmt.Errorf("prefix %q, want one without empty segments, and without . and .. among them", prefix)
 		}
 	}
 	for i := range len(plain) {

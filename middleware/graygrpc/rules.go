@@ -22,6 +22,10 @@ import (
 // The service is the one of the target gray:///service; of another target it is
 // the host, where that is a name of one label. Calls that leave the system are none
 // of the rules' business. nil is ignored.
+//
+// Where the entrance decides by the same engine, a call of a user whom it left
+// untagged is decided anew, by what is known here: a rule for all services that asks
+// for not_exists, or for a path, may match. "default": "version=stable" pins such users.
 func WithRules(engine *rule.Engine, source string) ClientOption {
 	return clientOptionFunc(func(c *config) {
 		if engine != nil {

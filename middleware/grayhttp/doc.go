@@ -85,7 +85,9 @@
 //   - From the request and from its context go X-Gray-Tag, the compatibility
 //     headers, X-Gray-Trace, and every baggage member that any implementation of
 //     W3C Baggage might take for one of a tag: in any case, percent-encoded, or
-//     past the size that readers accept. Connection options that name these headers
+//     past the size that readers accept. Neither underscores in place of hyphens,
+//     which are the same to CGI, nor trailers, nor the prefixes of grpc-gateway,
+//     OpenTracing, Jaeger and Brave are a way round. Connection options that name these headers
 //     go as well, so that a proxy further inside does not take away what we put
 //     there. Each is counted (graylane.edge.forged).
 //   - A tag is believed of the peers of [WithTrustedGateways] alone, an address of

@@ -35,9 +35,10 @@ const (
 //	http.ListenAndServe(addr, enter(mux))
 //
 // What is removed, from the request that the handler sees and from its context, are
-// X-Gray-Tag, the compatibility headers of [WithPropagator], X-Gray-Trace and the
-// gray.* members of baggage; other baggage stays. It is counted as
-// graylane.edge.forged. Rules see the request as it came. The caller's header is
+// X-Gray-Tag, the compatibility headers of [WithPropagator], X-Gray-Trace, the same
+// with '_' for '-', for grpc-gateway, or as trailers, and the gray.* members of
+// baggage, that of OpenTracing and Jaeger included; other baggage stays. It is
+// counted as graylane.edge.forged. Rules see the request as it came. The caller's header is
 // not changed, and the ResponseWriter is not wrapped: the headers of the answer,
 // [VersionHeader] and [GroupHeader], are set before the handler runs.
 //
@@ -135,6 +136,9 @@ func (e *entrance) enter(w http.ResponseWriter, r *http.Request) *http.Request {
 	layer.Context = ctx
 	in := r.WithContext(layer)
 	in.Header = header
+	if r.Trailer != nil && r.Body != nil && r.ProtoMajor == 1 {
+		in.Body = &trailerGuard{ReadCloser: r.Body, entrance: e, trailer: r.Trailer, trusted: trusted}
+	}
 	return in
 }
 
@@ -143,6 +147,7 @@ func (e *entrance) clean(r *http.Request, trusted bool) (context.Context, http.H
 	ctx, inContext := edge.CleanContext(r.Context())
 	f := e.forged(r.Header, trusted)
 	f.baggage = f.baggage || inContext
+	e.cleanTrailer(r.Trailer, trusted, &f)
 	header := r.Header
 	if f != (forged{}) {
 		e.countForged(ctx, f)
@@ -200,14 +205,31 @@ func (e *entrance) answer(w http.ResponseWriter, tag graytag.Tag, entry *Entry) 
 // forged says where a request claims something of a tag.
 type forged struct{ tag, baggage, format, trace, connection bool }
 
+func (f *forged) note(carrier string) {
+	switch carrier {
+	case telemetry.ForgedHeader:
+		f.tag = true
+	case telemetry.ForgedBaggage:
+		f.baggage = true
+	case telemetry.ForgedCompatibility:
+		f.format = true
+	case telemetry.ForgedTrace:
+		f.trace = true
+	}
+}
+
 func (e *entrance) forged(h http.Header, trusted bool) (f forged) {
 	f.tag = len(h[graytag.Header]) > 0
 	f.trace = !trusted && len(h[edge.TraceHeader]) > 0
-	if lines := h[baggageHeader]; len(lines) > 0 {
-		f.baggage = edge.HasForged(lines)
-	}
 	for _, name := range e.formats {
 		f.format = f.format || len(h[name]) > 0
+	}
+	for name, values := range h {
+		if !edge.IsUsual(name) {
+			if carrier, list := e.carrier(name, trusted); !list || edge.HasForged(values) {
+				f.note(carrier)
+			}
+		}
 	}
 	for _, line := range h["Connection"] {
 		for option := range strings.SplitSeq(line, ",") {
@@ -215,6 +237,28 @@ func (e *entrance) forged(h http.Header, trusted bool) (f forged) {
 		}
 	}
 	return f
+}
+
+// carrier returns what a header of this name, in any spelling, claims a tag in; ""
+// where it does not. A list does so only where it holds members of one.
+func (e *entrance) carrier(name string, trusted bool) (carrier string, list bool) {
+	name = edge.HTTPName(name)
+	switch {
+	case edge.SameName(name, graytag.Header):
+		return telemetry.ForgedHeader, false
+	case edge.SameName(name, baggageHeader), edge.SameName(name, "Jaeger-Baggage"):
+		return telemetry.ForgedBaggage, true
+	case edge.IsForgedMember(name):
+		return telemetry.ForgedBaggage, false
+	case !trusted && edge.SameName(name, edge.TraceHeader):
+		return telemetry.ForgedTrace, false
+	}
+	for _, format := range e.formats {
+		if edge.SameName(name, format) {
+			return telemetry.ForgedCompatibility, false
+		}
+	}
+	return "", false
 }
 
 func (e *entrance) countForged(ctx context.Context, f forged) {
@@ -234,19 +278,8 @@ func (e *entrance) countForged(ctx context.Context, f forged) {
 
 // own tells whether a connection option names a header that is ours.
 func (e *entrance) own(option string) bool {
-	option = strings.Trim(option, " \t")
-	switch len(option) {
-	case len(graytag.Header), len(baggageHeader), len(edge.TraceHeader):
-		if strings.EqualFold(option, graytag.Header) || strings.EqualFold(option, baggageHeader) || strings.EqualFold(option, edge.TraceHeader) {
-			return true
-		}
-	}
-	for _, name := range e.formats {
-		if strings.EqualFold(option, name) {
-			return true
-		}
-	}
-	return false
+	carrier, _ := e.carrier(strings.Trim(option, " \t"), false)
+	return carrier != ""
 }
 
 // without returns a copy of h without what claims something of a tag. Connection
@@ -261,7 +294,17 @@ func (e *entrance) without(h http.Header, trusted bool) http.Header {
 	for _, name := range e.formats {
 		delete(h, name)
 	}
-	setOrDelete(h, baggageHeader, edge.WithoutForged(h[baggageHeader]))
+	for name, values := range h {
+		if edge.IsUsual(name) {
+			continue
+		}
+		switch carrier, list := e.carrier(name, trusted); {
+		case list:
+			setOrDelete(h, name, edge.WithoutForged(values))
+		case carrier != "":
+			delete(h, name)
+		}
+	}
 	var options []string
 	for _, line := range h["Connection"] {
 		for option := range strings.SplitSeq(line, ",") {

@@ -21,6 +21,10 @@ import (
 // The service is the one that the discovery is asked for; behind [NewTransport]
 // with a base that has none, it is the host, where that is a name of one label.
 // Requests that leave the system are none of the rules' business. nil is ignored.
+//
+// Where the entrance decides by the same engine, a request of a user whom it left
+// untagged is decided anew, by what is known here: a rule for all services that asks
+// for not_exists, or for a path, may match. "default": "version=stable" pins such users.
 func WithRules(engine *rule.Engine, source string) TransportOption {
 	return transportOptionFunc(func(c *config) {
 		if engine != nil {
