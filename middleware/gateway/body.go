@@ -79,10 +79,15 @@ func (b *requestBody) Close() error {
 }
 
 // end says that the handler is about to return: the connection is none of ours any
-// more.
-func (b *requestBody) end() {
+// more. broken says that it breaks the answer off. net/http then closes the
+// connection, but reads what is left of a request of HTTP/1 first, which may be as
+// long as the client keeps silent.
+func (b *requestBody) end(broken bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if broken {
+		b.interrupt()
+	}
 	b.closed = true
 }
 

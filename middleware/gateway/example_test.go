@@ -7,32 +7,40 @@ import (
 	"net/http"
 	"net/http/httptest"
 
+	"github.com/graylane/graylane/graytag"
 	"github.com/graylane/graylane/graytag/rule"
 	"github.com/graylane/graylane/middleware/gateway"
+	"github.com/graylane/graylane/middleware/grayhttp"
 	"github.com/graylane/graylane/registry"
 	"github.com/graylane/graylane/registry/memory"
 )
 
-// Two versions of a service, a gateway in front, and a rule for one user.
-func Example() {
-	reg := memory.New()
-	for _, version := range []string{"", "v2"} {
-		instance := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			fmt.Fprintf(w, "served by %q", version)
-		}))
-		defer instance.Close()
-		_, err := reg.Register(context.Background(), registry.Instance{
-			ID: "order-" + version, Service: "order", Address: instance.Listener.Addr().String(),
-			Metadata: map[string]string{"version": version},
-		})
-		if err != nil {
-			fmt.Println(err)
-			return
-		}
+// instance starts one instance of the service order.
+func instance(reg *memory.Registry, version string) *httptest.Server {
+	h, err := grayhttp.NewHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "%s at %s, tag %q", r.URL.Path, version, graytag.FromContext(r.Context()))
+	}))
+	if err != nil {
+		panic(err)
 	}
+	srv := httptest.NewServer(h)
+	_, err = reg.Register(context.Background(), registry.Instance{
+		ID: "order-" + version, Service: "order", Address: srv.Listener.Addr().String(),
+		Metadata: map[string]string{registry.MetadataVersion: version},
+	})
+	if err != nil {
+		panic(err)
+	}
+	return srv
+}
 
+func Example() {
+	reg := memory.New() // or registry/consul
+	for _, version := range []string{"stable", "v2"} {
+		defer instance(reg, version).Close()
+	}
 	set, err := rule.Parse([]byte(`{"rules": [
-		{"id": "tester", "match": [{"attr": "uid", "op": "equals", "values": ["10086"]}], "tag": "version=v2"}
+		{"id": "testers", "match": [{"attr": "uid", "op": "suffix", "values": ["9999"]}], "tag": "version=v2"}
 	]}`))
 	if err != nil {
 		fmt.Println(err)
@@ -43,33 +51,37 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	gw, err := gateway.New(engine, reg, gateway.WithRoutes(gateway.Route{Prefix: "/orders", Service: "order"}))
+	g, err := gateway.New(engine, reg, gateway.WithRoutes(gateway.Route{Prefix: "/orders", Service: "order"}))
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	defer gw.Close()
-	front := httptest.NewServer(gw)
+	defer g.Close()
+	front := httptest.NewServer(g) // gateway.NewServer(":8080", g).ListenAndServe()
 	defer front.Close()
 
-	for _, user := range []string{"10086", "10087"} {
-		req, err := http.NewRequest(http.MethodGet, front.URL+"/orders/1", nil)
+	ask := func(user, path string) {
+		req, err := http.NewRequest(http.MethodGet, front.URL+path, nil)
 		if err != nil {
 			fmt.Println(err)
 			return
 		}
 		req.Header.Set("X-User-ID", user)
-		req.Header.Set("X-Gray-Tag", "version=v2") // nobody believes that
+		req.Header.Set("X-Gray-Tag", "version=v2") // is not believed
 		resp, err := front.Client().Do(req)
 		if err != nil {
 			fmt.Println(err)
 			return
 		}
+		defer resp.Body.Close()
 		body, _ := io.ReadAll(resp.Body)
-		resp.Body.Close()
-		fmt.Println(user, resp.Header.Get("X-Version"), string(body))
+		fmt.Printf("%d %s: %s\n", resp.StatusCode, resp.Header.Get("X-Version"), body)
 	}
+	ask("1", "/orders/7")
+	ask("19999", "/orders/7")
+	ask("1", "/elsewhere")
 	// Output:
-	// 10086 v2 served by "v2"
-	// 10087 stable served by ""
+	// 200 stable: /orders/7 at stable, tag ""
+	// 200 v2: /orders/7 at v2, tag "version=v2"
+	// 404 : 404 Not Found: no_route
 }

@@ -26,6 +26,7 @@ type exchange struct {
 	before   []field  // what else the answer held before the proxy: a cookie, headers of handlers outside
 	informed bool     // an informational answer has gone out
 	wrote    bool
+	ended    bool // in good order, else by a panic
 }
 
 type field struct {

@@ -136,7 +136,7 @@ func (rt *route) serve(w http.ResponseWriter, r *http.Request) {
 			_ = http.NewResponseController(w).EnableFullDuplex()
 		}
 		x.body = newBody(w, r)
-		defer x.body.end()
+		defer func() { x.body.end(!x.ended) }()
 		r.Body = x.body
 	}
 	// A stream of gRPC has a header when it has its first message; how long that
@@ -149,6 +149,7 @@ func (rt *route) serve(w http.ResponseWriter, r *http.Request) {
 		r = r.WithContext(ctx)
 	}
 	proxy.ServeHTTP(x, r)
+	x.ended = true
 }
 
 // Close ends all watches and closes idle connections to instances. Requests under

@@ -19,6 +19,10 @@ func (rt *route) rewrite(p *httputil.ProxyRequest) {
 	u := p.Out.URL
 	u.Scheme, u.Host = rt.scheme, rt.Service
 	u.User, u.Opaque = nil, "" // of a request in absolute form
+	if strings.IndexByte(u.RawQuery, ' ') >= 0 {
+		// HTTP/2 lets it through, and over HTTP/1.1 it would end the request's URI.
+		u.RawQuery = strings.ReplaceAll(u.RawQuery, " ", "%20")
+	}
 	if !rt.PreserveHost {
 		p.Out.Host = ""
 	}
