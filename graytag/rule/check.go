@@ -239,7 +239,7 @@ func checkValue(op Op, v string) (reason string, size int) {
 		}
 		re, err := syntax.Parse(v, syntax.Perl)
 		if err != nil {
-			return "not a regular expression: " + strings.TrimPrefix(err.Error(), "error parsing regexp: "), 0
+			return "not a regular expression: " + shorten(strings.TrimPrefix(err.Error(), "error parsing regexp: ")), 0
 		}
 		if size = regexSize(re); size > maxRegexSize {
 			return "a regular expression that repeats too much", 0
@@ -261,7 +261,7 @@ func checkValue(op Op, v string) (reason string, size int) {
 // may grow to, in instructions, and maxRegexSizes all those of a set together;
 // each instruction takes some 40 bytes.
 const (
-	maxRegexSize  = 10_000
+	maxRegexSize  = 5_000 // a list of the 4096 bytes that are allowed, and no more
 	maxRegexSizes = 2_000_000
 )
 

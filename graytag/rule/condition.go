@@ -125,6 +125,9 @@ func (c *condition) test(v string) bool {
 			}
 		}
 	case OpRegex:
+		if len(v) > MaxRegexValueBytes {
+			return false // the time of a match grows with the value times the expression
+		}
 		for _, re := range c.regexs {
 			if re.MatchString(v) {
 				return true

@@ -101,7 +101,7 @@
 //	not_equals, not_in    is there, and none of them
 //	prefix, suffix        starts, ends with one of the values
 //	contains              holds one of the values
-//	regex                 RE2, the syntax of Go, unanchored
+//	regex                 RE2, the syntax of Go, unanchored; on values up to 1024 bytes
 //	exists, not_exists    takes no values
 //	mod                   ASCII digits of any length, modulo mod, are less than below:
 //	                      {"attr": "uid", "op": "mod", "mod": 100, "below": 10}

@@ -352,6 +352,25 @@ func TestFollowWhileTheStoreIsAway(t *testing.T) {
 	assert.Equal(t, "version=v2", e.Decide(nil).Tag.String(), "also where code had loaded another set")
 }
 
+// An engine that was started before the program set up its log uses the one that
+// is the default when something happens.
+func TestFollowLogsToTheDefaultOfTheMoment(t *testing.T) {
+	before := slog.Default()
+	t.Cleanup(func() { slog.SetDefault(before) })
+	slog.SetDefault(slog.New(slog.DiscardHandler))
+	e, err := rule.NewEngine(nil)
+	require.NoError(t, err)
+	s := &scripted{steps: make(chan event)}
+	follow(t, e, s)
+	s.steps <- event{doc: rule.Document{Data: []byte("{}"), Revision: 1}}
+	inForce(t, e, 1)
+	var log logBuffer
+	slog.SetDefault(log.logger())
+	s.steps <- event{doc: rule.Document{Data: []byte("{"), Revision: 2}}
+	require.Eventually(t, func() bool { return e.Status().ErrRevision == 2 }, 5*time.Second, time.Millisecond)
+	assert.Equal(t, 1, log.count("document refused"))
+}
+
 func TestFollowOneStoreAtATime(t *testing.T) {
 	e := started(t, &rule.Set{Rules: []rule.Rule{{ID: "r", Tag: "version=v2"}}})
 	s := &scripted{steps: make(chan event)}

@@ -21,6 +21,7 @@ type Error struct {
 	Reason string
 }
 
+// Error says where, what is wrong and what was expected.
 func (e *Error) Error() string { return "rule: " + e.text() }
 
 func (e *Error) text() string {
@@ -135,8 +136,15 @@ func (f *faults) done(path string) bool {
 	if _, at := f.paths[path]; at {
 		return true
 	}
+	between := ".["
+	if rest, ok := strings.CutPrefix(path, "attributes."); ok && strings.ContainsAny(rest, between) {
+		between = "[" // names hold dots
+		if f.paths["attributes"] {
+			return true
+		}
+	}
 	for p := path; ; {
-		i := strings.LastIndexAny(p, ".[")
+		i := strings.LastIndexAny(p, between)
 		if i < 0 {
 			return false
 		}

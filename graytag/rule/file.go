@@ -22,7 +22,8 @@ import (
 // it may be written in place, replaced by a rename or by a symbolic link, or
 // removed and created again: each is followed, and a file that is absent for
 // less than 5 s counts as being replaced. A file that can be read but holds
-// nothing is an empty document, which no engine takes. A content that is not
+// nothing is an empty document, which no engine takes; a directory or a pipe in
+// its place is an error, and the last good rules stay. A content that is not
 // Put's is looked at twice, 20 ms apart, for it may be half written.
 //
 // Put writes beside the file FILE: FILE.history, which holds the revision and
@@ -162,6 +163,7 @@ func (w *fileWatch) look(ctx context.Context, now time.Time) (_ Document, _ erro
 		*w = fileWatch{store: w.store, started: true, absent: w.absent}
 		return Document{}, nil, news
 	case err != nil:
+		w.absent = time.Time{} // there is something
 		news = w.failing != err.Error()
 		w.failing = err.Error()
 		return Document{}, err, news
@@ -206,6 +208,14 @@ func (s *FileStore) read(ctx context.Context) ([]byte, heading, error) {
 
 // readFile reads a document.
 func readFile(path string) ([]byte, error) {
+	// To open a pipe waits for a writer, which nothing ends.
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("rule: file: %w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("rule: file: %s is no regular file but %s", path, info.Mode())
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("rule: file: %w", err)

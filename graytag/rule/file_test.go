@@ -180,6 +180,29 @@ func TestFileThatCannotBeRead(t *testing.T) {
 	assert.Equal(t, 1, log.count("can be read again"))
 }
 
+// Absence that an error interrupts begins anew: only a file that is absent all
+// the time is deleted.
+func TestFileIsAbsentAgain(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rules.json")
+	write(t, path, "{}")
+	const after = 300 * time.Millisecond
+	c := events(t, rule.NewFileStore(path, rule.WithInterval(quick), rule.WithDeletedAfter(after)))
+	require.True(t, next(t, c).doc.Exists())
+	require.NoError(t, os.Remove(path))
+	looked := time.NewTimer(20 * quick)
+	<-looked.C // it is missed, surely
+	require.NoError(t, os.Mkdir(path, 0o755))
+	require.Error(t, next(t, c).err)
+	looked.Reset(after)
+	<-looked.C
+	gone := time.Now()
+	require.NoError(t, os.Remove(path))
+	e := next(t, c)
+	require.NoError(t, e.err)
+	assert.False(t, e.doc.Exists())
+	assert.GreaterOrEqual(t, time.Since(gone), after, "it counts from when it was absent again")
+}
+
 func TestFileEditedBesideThePuts(t *testing.T) {
 	ctx := context.Background()
 	path := filepath.Join(t.TempDir(), "rules.json")

@@ -28,7 +28,7 @@ func (e *Engine) Follow(ctx context.Context, s Store) error {
 		return ErrFollowing
 	}
 	defer e.following.Store(false)
-	f := follower{engine: e, log: e.config.logger()}
+	f := follower{engine: e}
 	for d, err := range s.Watch(ctx) {
 		if err != nil {
 			f.storeFailed(ctx, err)
@@ -47,7 +47,6 @@ func (e *Engine) Follow(ctx context.Context, s Store) error {
 // follower is one call of Follow.
 type follower struct {
 	engine  *Engine
-	log     *slog.Logger
 	data    []byte   // of the document that was taken last
 	program *program // made of data; nil where there is none
 
@@ -55,6 +54,8 @@ type follower struct {
 	loggedAt uint64 // its revision
 	failing  string // the text of the error of the store, as it was logged
 }
+
+func (f *follower) logger() *slog.Logger { return f.engine.config.logger() }
 
 func (e *Engine) setStoreErr(err error) {
 	e.mu.Lock()
@@ -65,7 +66,7 @@ func (e *Engine) setStoreErr(err error) {
 func (f *follower) storeFailed(ctx context.Context, err error) {
 	if f.failing != err.Error() {
 		f.failing = err.Error()
-		f.log.LogAttrs(ctx, slog.LevelWarn, "gray rules: the store cannot be read, the last good rules stay",
+		f.logger().LogAttrs(ctx, slog.LevelWarn, "gray rules: the store cannot be read, the last good rules stay",
 			slog.Any("error", err), slog.Uint64("revision", f.engine.current.Load().document.Revision))
 	}
 	f.engine.setStoreErr(err)
@@ -74,7 +75,7 @@ func (f *follower) storeFailed(ctx context.Context, err error) {
 func (f *follower) storeWorks(ctx context.Context) {
 	if f.failing != "" {
 		f.failing = ""
-		f.log.LogAttrs(ctx, slog.LevelInfo, "gray rules: the store can be read again")
+		f.logger().LogAttrs(ctx, slog.LevelInfo, "gray rules: the store can be read again")
 	}
 	f.engine.setStoreErr(nil)
 }
@@ -111,11 +112,11 @@ func (f *follower) take(ctx context.Context, d Document) {
 	e.notify()
 
 	if !d.Exists() {
-		f.log.LogAttrs(ctx, slog.LevelInfo, "gray rules: there is no document, everything is stable",
+		f.logger().LogAttrs(ctx, slog.LevelInfo, "gray rules: there is no document, everything is stable",
 			slog.Uint64("before", before.document.Revision))
 		return
 	}
-	f.log.LogAttrs(ctx, slog.LevelInfo, "gray rules: in force",
+	f.logger().LogAttrs(ctx, slog.LevelInfo, "gray rules: in force",
 		slog.Uint64("revision", d.Revision), slog.Int("rules", p.enabled), slog.Bool("stop", p.stop),
 		slog.String("author", shorten(d.Author)), slog.String("reason", shorten(d.Reason)))
 }
@@ -125,7 +126,7 @@ func (f *follower) refuse(ctx context.Context, d Document, err error) {
 	e := f.engine
 	if f.loggedAt != d.Revision || !bytes.Equal(f.refused, d.Data) {
 		f.refused, f.loggedAt = d.Data, d.Revision
-		f.log.LogAttrs(ctx, slog.LevelError, "gray rules: document refused, the last good rules stay",
+		f.logger().LogAttrs(ctx, slog.LevelError, "gray rules: document refused, the last good rules stay",
 			slog.Uint64("revision", d.Revision), slog.Any("error", err), slog.Uint64("in_force", e.current.Load().document.Revision))
 	}
 	e.mu.Lock()

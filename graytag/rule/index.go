@@ -1,5 +1,10 @@
 package rule
 
+import (
+	"cmp"
+	"slices"
+)
+
 // The index finds the rules that may match without looking at the others. Each
 // rule that has an equals, in, prefix, suffix or exists condition hangs on one
 // of them, its access; a decision collects the rules that hang on what the
@@ -11,7 +16,7 @@ package rule
 type slotIndex struct {
 	slot     int32
 	exact    map[string]posting
-	prefixes []lengthIndex
+	prefixes []lengthIndex // the shortest first
 	suffixes []lengthIndex
 	present  []int32 // hang on exists
 	lists    [][]int32
@@ -142,12 +147,9 @@ func (x *slotIndex) add(c *condition, rank int32) {
 
 func (x *slotIndex) addAffixes(lengths []lengthIndex, values []string, rank int32) []lengthIndex {
 	for _, v := range values {
-		i := 0
-		for i < len(lengths) && lengths[i].length != len(v) {
-			i++
-		}
-		if i == len(lengths) {
-			lengths = append(lengths, lengthIndex{len(v), map[string]posting{}})
+		i, ok := slices.BinarySearchFunc(lengths, len(v), func(l lengthIndex, n int) int { return cmp.Compare(l.length, n) })
+		if !ok {
+			lengths = slices.Insert(lengths, i, lengthIndex{len(v), map[string]posting{}})
 		}
 		x.post(lengths[i].affix, v, rank)
 	}
@@ -204,14 +206,18 @@ func (c candidates) collect(x *slotIndex, v string) candidates {
 		c = c.find(x, x.exact, v)
 	}
 	for i := range x.prefixes {
-		if l := &x.prefixes[i]; l.length <= len(v) {
-			c = c.find(x, l.affix, v[:l.length])
+		l := &x.prefixes[i]
+		if l.length > len(v) {
+			break
 		}
+		c = c.find(x, l.affix, v[:l.length])
 	}
 	for i := range x.suffixes {
-		if l := &x.suffixes[i]; l.length <= len(v) {
-			c = c.find(x, l.affix, v[len(v)-l.length:])
+		l := &x.suffixes[i]
+		if l.length > len(v) {
+			break
 		}
+		c = c.find(x, l.affix, v[len(v)-l.length:])
 	}
 	return c.add(x.present)
 }

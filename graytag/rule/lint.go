@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -52,7 +53,8 @@ const (
 	// CodeOutsideVersion is a carried attribute that lets clients choose their
 	// version themselves.
 	CodeOutsideVersion = "outside_version"
-	// CodeIncomplete says that the set has too many rules to compare them all.
+	// CodeIncomplete says that the set has too many rules, or too long lists, to
+	// compare them all.
 	CodeIncomplete = "incomplete"
 )
 
@@ -73,8 +75,12 @@ func Lint(s *Set, versions func(service string) []string) []Finding {
 	}
 	l := &linter{set: s, program: compile(s), places: evaluationOrder(s), now: time.Now()}
 	for rank := range l.program.rules {
-		if !l.program.rules[rank].never() {
+		r := &l.program.rules[rank]
+		if !r.never() {
 			l.live = append(l.live, rank)
+		}
+		if r.access >= 0 {
+			r.conditions[r.access].hash() // no index looks up here
 		}
 	}
 	l.single()
@@ -93,8 +99,30 @@ type linter struct {
 	findings []Finding
 }
 
-// comparisons bounds the work that pairs of rules make; tests lower it.
+// comparisons bounds the work that pairs of rules make, in steps; tests lower it.
 var comparisons = 5_000_000
+
+// steps is what it may cost to compare the conditions of two rules: one, and more
+// where they list many values of one attribute.
+func steps(a, b *compiled) int {
+	n := 1
+	for i := range a.conditions {
+		for j := range b.conditions {
+			if x, y := &a.conditions[i], &b.conditions[j]; x.slot == y.slot {
+				n += (len(x.few)*y.tests() + len(y.few)*x.tests()) / 8
+			}
+		}
+	}
+	return n
+}
+
+// tests is how many tests of c one value may take.
+func (c *condition) tests() int {
+	if c.op == OpEquals || c.op == OpNotEquals {
+		return 1 // a look-up
+	}
+	return 1 + len(c.few) + len(c.regexs) + len(c.semver)
+}
 
 func (l *linter) rule(rank int) *Rule { return &l.set.Rules[l.places[rank]] }
 
@@ -108,12 +136,18 @@ func (l *linter) found(code, path, message string, rules ...string) {
 
 // single looks at each rule by itself, and at the set.
 func (l *linter) single() {
+	left := comparisons
 	for _, rank := range l.live {
 		r, c := l.rule(rank), &l.program.rules[rank]
 		if !r.Until.IsZero() && !l.now.Before(r.Until) {
 			l.found(CodeExpired, l.path(rank, ".until"), fmt.Sprintf("rule %s is over since %s", r.ID, r.Until.Format(time.RFC3339)), r.ID)
 		}
-		if at, why := l.impossible(c); why != "" {
+		if left >= 0 {
+			if left -= steps(c, c); left < 0 {
+				l.found(CodeIncomplete, "", "too many conditions: not all of them were compared")
+			}
+		}
+		if at, why := l.impossible(c, left >= 0); why != "" {
 			l.found(CodeNeverMatches, l.path(rank, fmt.Sprintf(".match[%d]", at)), fmt.Sprintf("rule %s matches no request: %s", r.ID, why), r.ID)
 		}
 		pairs := map[string]string{}
@@ -136,9 +170,9 @@ func (l *linter) single() {
 	}
 }
 
-// impossible returns the condition that no request can meet beside the others,
-// and why; "" where there is none.
-func (l *linter) impossible(c *compiled) (at int, why string) {
+// impossible returns the condition that no request can meet, by itself or, where
+// that is to be looked at, beside the others, and why; "" where there is none.
+func (l *linter) impossible(c *compiled, beside bool) (at int, why string) {
 	for i := range c.conditions {
 		a := &c.conditions[i]
 		slot := &l.program.slots[a.slot]
@@ -147,6 +181,12 @@ func (l *linter) impossible(c *compiled) (at int, why string) {
 		}
 		if a.op == OpEquals && slot.declared && !slices.ContainsFunc(a.few, func(v string) bool { return v != "" }) {
 			return i, "an empty " + slot.name + " counts as missing"
+		}
+		if a.op == OpEquals && !slices.ContainsFunc(a.few, slot.mayBe) {
+			return i, slot.name + " is never spelt like that"
+		}
+		if !beside {
+			continue
 		}
 		for j := range c.conditions {
 			b := &c.conditions[j]
@@ -162,6 +202,24 @@ func (l *linter) impossible(c *compiled) (at int, why string) {
 		}
 	}
 	return 0, ""
+}
+
+// mayBe tells whether the attribute can have the value, as far as its spelling is
+// fixed: ip is an address and no range, host has no port and no upper case.
+func (s *slot) mayBe(v string) bool {
+	if s.declared || len(s.sources) != 1 {
+		return true
+	}
+	switch s.sources[0].kind {
+	case fromIP:
+		_, err := netip.ParseAddr(v)
+		return err == nil
+	case fromHost:
+		return v != "" && plainHost(v) == v
+	case fromPath, fromMethod, fromSource:
+		return v != ""
+	}
+	return true
 }
 
 // shadows finds rules that one before them makes useless.
@@ -183,7 +241,7 @@ func (l *linter) shadows() {
 		}
 		slices.Sort(candidates)
 		for _, before := range slices.Compact(candidates) {
-			if left--; left < 0 {
+			if left -= steps(&l.program.rules[before], c); left < 0 {
 				l.found(CodeIncomplete, "", "too many rules: not every pair was compared")
 				return
 			}
@@ -330,7 +388,7 @@ func (l *linter) users() {
 	left := comparisons
 	for i, b := range drawn {
 		for _, a := range drawn[:i] {
-			if left--; left < 0 {
+			if left -= steps(&l.program.rules[a], &l.program.rules[b]); left < 0 {
 				l.found(CodeIncomplete, "", "too many rules with a percentage: not every pair was compared")
 				return
 			}

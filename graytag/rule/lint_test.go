@@ -96,6 +96,12 @@ func TestLintNeverMatches(t *testing.T) {
 		`{"attr":"cookie:x","op":"equals","values":[""]}`:                                                       false,
 		`{"attr":"uid","op":"mod","mod":10,"below":0}`:                                                          true,
 		`{"attr":"header:X-A","op":"equals","values":["1"]},{"attr":"header:x-a","op":"equals","values":["2"]}`: true,
+		`{"attr":"ip","op":"equals","values":["10.0.0.0/8","office"]}`:                                          true,
+		`{"attr":"ip","op":"equals","values":["10.0.0.0/8","10.0.0.1"]}`:                                        false,
+		`{"attr":"host","op":"equals","values":["Shop.example"]}`:                                               true,
+		`{"attr":"host","op":"equals","values":["shop.example:8080","[::1]"]}`:                                  true,
+		`{"attr":"host","op":"equals","values":["shop.example:8080","shop","::1"]}`:                             false,
+		`{"attr":"host","op":"suffix","values":["Shop.example"]}`:                                               false,
 	} {
 		got := lint(t, `{"rules":[{"id":"r","match":[`+match+`],"tag":"version=v2"}]}`, nil)
 		assert.Equal(t, want, slices.Contains(got, "never_matches r"), match)
@@ -199,4 +205,35 @@ func TestLintLargeSets(t *testing.T) {
 		codes = append(codes, f.Code)
 	}
 	assert.Equal(t, []string{rule.CodeIncomplete, rule.CodeIncomplete}, codes)
+}
+
+// What it costs to compare two rules grows with their values, which count as
+// comparisons, too.
+func TestLintLongLists(t *testing.T) {
+	list := func(id string) rule.Rule {
+		values := make([]string, 30_000)
+		for i := range values {
+			values[i] = fmt.Sprintf("%s-%d", id, i)
+		}
+		return rule.Rule{
+			ID: id, Services: []string{id}, Percent: rule.MustPercent("50"), Tag: "version=v2",
+			Match: []rule.Condition{{Attr: "uid", Op: rule.OpIn, Values: values}},
+		}
+	}
+	a, b, c := list("a"), list("b"), list("c")
+	a.Services, b.Services, c.Services = []string{"x"}, []string{"y"}, []string{"x", "y"}
+	c.Match = []rule.Condition{{Attr: "uid", Op: rule.OpIn, Values: slices.Clone(a.Match[0].Values)}}
+	c.Salt, a.Salt = "s", "s"
+	var codes []string
+	for _, f := range rule.Lint(&rule.Set{Rules: []rule.Rule{a, b, c}}, nil) {
+		codes = append(codes, f.Code)
+	}
+	assert.Equal(t, []string{rule.CodeSameUsers}, codes, "two lists are compared wholly")
+
+	defer rule.LowerComparisons(10_000)()
+	codes = nil
+	for _, f := range rule.Lint(&rule.Set{Rules: []rule.Rule{a, b, c}}, nil) {
+		codes = append(codes, f.Code)
+	}
+	assert.Contains(t, codes, rule.CodeIncomplete)
 }

@@ -20,6 +20,9 @@ const (
 	MaxSources    = 16  // of an attribute
 	MaxIDBytes    = 256 // of an id and of a salt
 	MaxRegexBytes = 4096
+	// MaxRegexValueBytes is the longest value that a regular expression is tried
+	// on; a longer one does not match. A client chooses the value.
+	MaxRegexValueBytes = 1024
 )
 
 // Parse reads and checks a rule set. It is strict: unknown fields, names in the
@@ -369,7 +372,7 @@ func (d *decoder) time() (t time.Time) {
 	if d.faults.done(d.where()) {
 		return t
 	}
-	if err := t.UnmarshalText([]byte(text)); err != nil {
+	if err := t.UnmarshalText([]byte(text)); err != nil || !strictTime(text) {
 		d.fault("not a time as in RFC 3339, such as 2026-12-01T00:00:00Z")
 		return time.Time{}
 	}
@@ -377,6 +380,20 @@ func (d *decoder) time() (t time.Time) {
 		d.fault("not a usable time: leave the field out for no bound")
 	}
 	return t
+}
+
+// strictTime tells whether a text that package time takes for RFC 3339 is: it also
+// takes an hour of one digit, a comma, and offsets that no clock has, which neither
+// it writes nor others read.
+func strictTime(text string) bool {
+	if len(text) < len("2006-01-02T15:04:05Z") || text[13] != ':' || strings.Contains(text, ",") {
+		return false
+	}
+	if strings.HasSuffix(text, "Z") {
+		return true
+	}
+	offset := text[len(text)-len("15:04"):]
+	return offset < "24:00" && offset[3:] < "60"
 }
 
 func (d *decoder) integer(limit int64) int64 {

@@ -256,3 +256,42 @@ func TestParseRegexSize(t *testing.T) {
 	require.Len(t, rule.Faults(err), 1)
 	assert.Contains(t, err.Error(), "together")
 }
+
+// Faults of one attribute hide none of another whose name goes on with a dot.
+func TestParseFaultsOfDottedNames(t *testing.T) {
+	_, err := rule.Parse([]byte(`{"attributes":{"a":5,"a.b":["heder:x"],"a.b.c":["header:"]},"carry":["a.b.d"]}`))
+	assert.Equal(t, []string{"attributes.a", "attributes.a.b.c[0]", "attributes.a.b[0]", "carry[0]"}, paths(err))
+}
+
+// A time is RFC 3339 and nothing that package time takes beside it: what Parse
+// takes Marshal can write, and other readers of the document understand.
+func TestParseTimes(t *testing.T) {
+	doc := func(at string) []byte {
+		return []byte(`{"rules":[{"id":"r","tag":"version=v2","from":"` + at + `"}]}`)
+	}
+	for _, at := range []string{
+		"2026-12-01T00:00:00Z", "2026-12-01T00:00:00.5Z", "2026-12-01T23:59:59.123456789+08:00", "2026-12-01T00:00:00-23:59",
+		"0001-01-01T00:00:00-01:00", "9999-12-31T23:59:59.999999999-23:59",
+	} {
+		set, err := rule.Parse(doc(at))
+		require.NoError(t, err, at)
+		data, err := rule.Marshal(set)
+		require.NoError(t, err, at)
+		assert.True(t, set.Rules[0].From.Equal(parse(t, string(data)).Rules[0].From), at)
+	}
+	for _, at := range []string{
+		"", "2026-12-01", "2026-12-01T00:00:00", "2026-12-01 00:00:00Z", "2026-12-01T0:00:00Z", "2026-12-01T00:00:00,5Z",
+		"2026-12-01T00:00:00+24:00", "2026-12-01T00:00:00+08:60", "2026-12-01T00:00:00+0800", "2026-12-01T00:00:60Z",
+		"2026-12-01T24:00:00Z", "2026-02-30T00:00:00Z", "2026-12-01T00:00:00.Z", "10000-01-01T00:00:00Z", "-001-01-01T00:00:00Z",
+	} {
+		_, err := rule.Parse(doc(at))
+		assert.Equal(t, []string{"rules[0].from"}, paths(err), at)
+	}
+}
+
+// What stands in a document comes into the log bounded.
+func TestParseLongExpressions(t *testing.T) {
+	_, err := rule.Parse([]byte(`{"rules":[{"id":"r","tag":"version=v2","match":[{"attr":"path","op":"regex","values":["` + strings.Repeat("(", 4000) + `"]}]}]}`))
+	require.Len(t, rule.Faults(err), 1)
+	assert.Less(t, len(err.Error()), 300)
+}

@@ -68,6 +68,7 @@ type TooLargeError struct {
 	Limit int // of the store, in bytes
 }
 
+// Error names both sizes.
 func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("rule: put: document of %d bytes, the store takes %d", e.Size, e.Limit)
 }

@@ -303,7 +303,7 @@ func checkPrefix(prefix string) (string, error) {
 	}
 	for segment := range strings.SplitSeq(plain[1:], "/") {
 		if segment == "" || segment == "." || segment == ".." {
-			return "", fmt.Errorf("prefix %q, want one whose segments are not empty, \".\" or \"..\"", prefix)
+			return "", fmt.Errorf("prefix %q, want one whose segments are not empty, and without . and .. among them", prefix)
 		}
 	}
 	for i := range len(plain) {

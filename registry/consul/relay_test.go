@@ -103,3 +103,10 @@ func (r *relay) swallow() int {
 	}
 	return len(r.conns) / 2
 }
+
+// open returns how many connections were opened so far.
+func (r *relay) open() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.conns) / 2
+}

@@ -37,8 +37,12 @@ func TestRuleStore_BlackHole(t *testing.T) {
 	s := ruleStore(t, open(t, proxy.config(), consul.WithLogger(slog.New(slog.NewTextHandler(logs, nil)))), rulesKey)
 	w := watchRules(t, s)
 	w.untilRevision(at)
-	_, err := s.History(t.Context()) // leaves a connection idle
-	require.NoError(t, err)
+	// One connection waits for a change and one is idle, once the query for the
+	// change has gone out before the history was read.
+	require.Eventually(t, func() bool {
+		_, err := s.History(t.Context())
+		return assert.NoError(t, err) && proxy.open() >= 2
+	}, patience, time.Millisecond)
 
 	require.GreaterOrEqual(t, proxy.swallow(), 2)
 	at = put(t, direct, setOf("v2"), at)

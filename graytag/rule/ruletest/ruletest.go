@@ -323,7 +323,7 @@ func (s *suite) aliasing() {
 	if err != nil {
 		s.Fatalf("Put: %v", err)
 	}
-	copy(data, "XXXX")
+	copy(data, "????")
 	if d := s.current(); d.Revision != at || string(d.Data) != "mine" {
 		s.Errorf("the store holds %q: it keeps the slice of its caller", d.Data)
 	}
