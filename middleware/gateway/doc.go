@@ -73,9 +73,11 @@
 //
 // # Cost
 //
-// A request costs at most 18 allocations more than through a bare
-// httputil.ReverseProxy that is tuned alike (a pool for buffers, 512 idle connections
-// per instance), 10 where it is stable. No request takes a lock of the gateway.
+// The entrance costs less than a tenth of a request over loopback, measured against a
+// bare httputil.ReverseProxy that is tuned alike (a pool for buffers, 512 idle
+// connections per instance): a stable request no allocation more, a gray one less than
+// a dozen, those that its tag costs client and service included. No request takes a
+// lock of the gateway.
 //
 // # Security
 //

@@ -119,29 +119,15 @@ func (x *exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 // Unwrap lets [http.ResponseController] reach what is inside.
 func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
 
-// Read and Close make x the Body of the request that the proxy gets, which is how
-// the rewrite finds it. Nobody reads where there is no body.
-func (x *exchange) Read(p []byte) (int, error) { return x.body.Read(p) }
+// Read and Close make x the Body of the requests that the proxy gets and makes, which
+// is how the rewrite and the transport find it. Nobody reads it there.
+func (x *exchange) Read([]byte) (int, error) { return 0, http.ErrBodyReadAfterClose }
 
 // Close implements [io.Closer].
-func (x *exchange) Close() error { return x.body.Close() }
+func (x *exchange) Close() error { return nil }
 
 func (x *exchange) stopTimer() {
 	if x.timer != nil {
 		x.timer.Stop()
 	}
-}
-
-// modifyResponse makes an answer of a service fit for the proxy.
-func modifyResponse(res *http.Response) error {
-	if res.StatusCode == http.StatusSwitchingProtocols {
-		// WriteHeader, which says what was decided, is not called for these.
-		delete(res.Header, edge.VersionHeader)
-		delete(res.Header, edge.GroupHeader)
-	}
-	if len(res.Trailer) > 0 {
-		// HTTP/2 has trailers beside a length, HTTP/1.1 has them in chunks alone.
-		delete(res.Header, "Content-Length")
-	}
-	return nil
 }

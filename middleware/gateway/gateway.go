@@ -83,12 +83,11 @@ func New(engine *rule.Engine, disc registry.Discovery, opts ...Option) (*Gateway
 // each route knows its route without asking the request's context for it.
 func (rt *route) newProxy(over *grayhttp.Transport) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
-		Rewrite:        rt.rewrite,
-		Transport:      ownedTransport{over},
-		BufferPool:     buffers,
-		ModifyResponse: modifyResponse,
-		ErrorHandler:   rt.failed,
-		ErrorLog:       log.New(&proxyLog{rt}, "", 0),
+		Rewrite:      rt.rewrite,
+		Transport:    transport{over},
+		BufferPool:   buffers,
+		ErrorHandler: rt.failed,
+		ErrorLog:     log.New(&proxyLog{rt}, "", 0),
 	}
 }
 

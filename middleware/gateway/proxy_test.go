@@ -89,6 +89,9 @@ func TestW4_ServerSentEvents(t *testing.T) {
 	more := make(chan struct{})
 	upstream(t, reg, "order", "", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
+		if r.URL.Path == "/length" {
+			w.Header().Set("Content-Length", "18")
+		}
 		for i := range 2 {
 			fmt.Fprintf(w, "data: %d\n\n", i)
 			assert.NoError(t, http.NewResponseController(w).Flush())
@@ -99,9 +102,18 @@ func TestW4_ServerSentEvents(t *testing.T) {
 			}
 		}
 	}))
-	for name, client := range map[string]*http.Client{"HTTP/1.1": newClient(t, ""), "HTTP/2": newH2C(t)} {
-		resp, err := client.Get(start(t, reg))
+	url := start(t, reg)
+	var asked []func() (*http.Response, error)
+	for _, client := range protocols(t) {
+		for _, path := range []string{"/", "/length"} {
+			asked = append(asked, func() (*http.Response, error) { return client.Get(url + path) })
+		}
+	}
+	for _, ask := range asked {
+		resp, err := ask()
 		require.NoError(t, err)
+		name := resp.Proto + " " + resp.Request.URL.Path
+		assert.Equal(t, []string{"text/event-stream"}, resp.Header["Content-Type"], name)
 		r := bufio.NewReader(resp.Body)
 		for i := range 2 {
 			// The event is here although the next one is 700 ms away, or will
@@ -321,4 +333,48 @@ func TestContentEncodingIsLeftAlone(t *testing.T) {
 	reg, rec := orders(t)
 	get(t, newClient(t, ""), start(t, reg))
 	assert.NotContains(t, rec.one(t).Header, "Accept-Encoding")
+}
+
+// TestHeadersOfOneHop are not handed on, in either direction, with whatever the
+// Connection header names.
+func TestHeadersOfOneHop(t *testing.T) {
+	reg := memory.New()
+	asked := make(chan http.Header, 1)
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = lis.Close() })
+	go func() {
+		conn, err := lis.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		if r, err := http.ReadRequest(bufio.NewReader(conn)); assert.NoError(t, err) {
+			asked <- r.Header
+		}
+		_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nConnection: X-One, keep-alive\r\nConnection:  x-two\r\nX-One: 1\r\nX-Two: 2\r\nKeep-Alive: 5\r\n"+
+			"Proxy-Authenticate: x\r\nProxy-Connection: x\r\nUpgrade: x\r\nX-Many: 1\r\nX-Many: 2\r\nContent-Length: 0\r\n\r\n")
+	}()
+	register(t, reg, "order", "", lis.Addr().String())
+	url := "http://" + serve(t, outside{newGateway(t, engine(t, whitelist), reg, gateway.WithRoutes(gateway.Route{Service: "order"}))})
+	answer := raw(t, url, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close, X-One\r\nConnection: x-TWO\r\nX-One: 1\r\nX-Two: 2\r\nX-Three: 3\r\n"+
+		"Keep-Alive: 5\r\nProxy-Authorization: x\r\nProxy-Connection: x\r\nTE: gzip, Trailers\r\nTrailer: x\r\n\r\n")
+	assert.Equal(t, http.Header{
+		"X-Three": {"3"}, "Te": {"trailers"},
+		"X-Forwarded-For": {"127.0.0.1"}, "X-Forwarded-Host": {"x"}, "X-Forwarded-Proto": {"http"},
+	}, <-asked)
+	resp, err := http.ReadResponse(bufio.NewReader(strings.NewReader(answer)), nil)
+	require.NoError(t, err)
+	require.NoError(t, resp.Body.Close())
+	for _, name := range []string{"X-One", "X-Two", "Keep-Alive", "Proxy-Authenticate", "Proxy-Connection", "Upgrade"} {
+		assert.NotContains(t, resp.Header, name)
+	}
+	assert.Equal(t, []string{"0", "1", "2"}, resp.Header["X-Many"], "that of a handler outside, and that of the service")
+}
+
+type outside struct{ http.Handler }
+
+func (o outside) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("X-Many", "0")
+	o.Handler.ServeHTTP(w, r)
 }

@@ -4,29 +4,12 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
-	"net/textproto"
 	"net/url"
 	"slices"
 	"strings"
 
-	"github.com/graylane/graylane/graytag"
 	"github.com/graylane/graylane/internal/edge"
 )
-
-// lend makes r, which is the edge's copy, what the proxy gets to see: rewrite finds
-// x in it, and builds the header in one pass over that of the client. The proxy by
-// itself would copy it with all values, and look for a dozen names in it. Of an
-// upgrade it has to see the header.
-func (x *exchange) lend(r *http.Request) {
-	x.in, x.header = r, r.Header
-	r.Body = x
-	if x.body == nil {
-		r.ContentLength = 0
-	}
-	if r.Header.Get("Upgrade") == "" {
-		r.Header = nil
-	}
-}
 
 // rewrite makes the request to the service of that to the gateway. The tag is not in
 // it: the transport writes it last.
@@ -42,11 +25,9 @@ func (rt *route) rewrite(p *httputil.ProxyRequest) {
 	if !rt.PreserveHost {
 		p.Out.Host = ""
 	}
-	if b := x.body; b != nil {
-		p.Out.Body = b // without the proxy's wrapper
-		if len(p.In.Trailer) > 0 {
-			b.in, b.out = p.In.Trailer, p.Out.Trailer
-		}
+	p.Out.Body = x // for the transport
+	if x.body != nil && len(p.In.Trailer) > 0 {
+		x.body.in, x.body.out = p.In.Trailer, p.Out.Trailer
 	}
 	if p.In.Header == nil {
 		p.Out.Header = x.outgoing()
@@ -59,44 +40,6 @@ func (rt *route) rewrite(p *httputil.ProxyRequest) {
 		p.Out.Header["X-Forwarded-Prefix"] = []string{rt.Prefix}
 	}
 }
-
-// outgoing returns the client's header without what is for this hop alone (RFC 9110,
-// section 7.6.1, and what httputil.ReverseProxy removes beside that) and without what
-// only a proxy has a say in. It shares the values; nobody changes them.
-func (x *exchange) outgoing() http.Header {
-	room := len(x.header) + 3 // for X-Forwarded
-	if !graytag.FromContext(x.in.Context()).IsZero() {
-		room += 2 // for what the transport writes
-	}
-	out := make(http.Header, room)
-	for k, v := range x.header {
-		switch k {
-		case "Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization",
-			"Te", "Trailer", "Transfer-Encoding", "Upgrade", "Forwarded":
-			continue
-		}
-		if !isRemoved(k, x.proxied) {
-			out[k] = v[:len(v):len(v)]
-		}
-	}
-	for _, line := range x.header["Connection"] {
-		for option := range strings.SplitSeq(line, ",") {
-			if option = textproto.TrimString(option); option != "" {
-				out.Del(option)
-			}
-		}
-	}
-	for _, line := range x.header["Te"] {
-		for coding := range strings.SplitSeq(line, ",") {
-			if strings.EqualFold(textproto.TrimString(coding), "trailers") {
-				out["Te"] = teTrailers
-			}
-		}
-	}
-	return out
-}
-
-var teTrailers = []string{"trailers"} // gRPC asks for it; its capacity is used up
 
 // forwarded tells the service whom the gateway speaks for. What a trusted proxy
 // says of that is kept and extended, all else is replaced.

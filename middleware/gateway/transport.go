@@ -8,12 +8,22 @@ import (
 	"github.com/graylane/graylane/middleware/grayhttp"
 )
 
-// ownedTransport sends requests of httputil.ReverseProxy, which makes one anew for
-// each, and looks at its context and its Upgrade header alone afterwards.
-type ownedTransport struct{ *grayhttp.Transport }
+// transport sends requests of httputil.ReverseProxy, which makes one anew for each and
+// looks at its context and its Upgrade header alone afterwards. The rewrite has put
+// the exchange into the body.
+type transport struct{ *grayhttp.Transport }
 
-func (t ownedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
-	return t.RoundTripOwned(req)
+func (t transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	x := req.Body.(*exchange)
+	req.Body = nil
+	if x.body != nil {
+		req.Body = x.body
+	}
+	res, err := t.RoundTripOwned(req)
+	if err == nil {
+		x.take(res)
+	}
+	return res, err
 }
 
 // defaultTransport is what instances are reached through. Beside what the standard
