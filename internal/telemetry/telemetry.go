@@ -19,6 +19,9 @@ const Scope = "github.com/graylane/graylane"
 const (
 	RouteDecisions = "graylane.route.decisions"
 	ServerRequests = "graylane.server.requests"
+	ServerDuration = "graylane.server.duration"
+	RulesRevision  = "graylane.rules.revision"
+	RulesAge       = "graylane.rules.age"
 	Malformed      = "graylane.propagation.malformed"
 	Orphans        = "graylane.propagation.orphans"
 	Withheld       = "graylane.propagation.withheld"
@@ -29,6 +32,7 @@ const (
 // use; the zero value and nil record nothing.
 type Metrics struct {
 	decisions, requests, malformed, orphans, withheld, forged metric.Int64Counter
+	durations                                                 *durations
 
 	services, versions *Labels
 }
@@ -43,6 +47,7 @@ func New(provider metric.MeterProvider) *Metrics {
 	m := &Metrics{services: NewLabels(DistinctValues), versions: NewLabels(DistinctValues)}
 	m.decisions = counter(meter, RouteDecisions, "{decision}", "Routing decisions of clients: which version was wanted, which one served, and why.")
 	m.requests = counter(meter, ServerRequests, "{request}", "Inbound requests by what it means that they arrived here.")
+	m.durations = newDurations(meter)
 	m.malformed = counter(meter, Malformed, "{tag}", "Inbound tags that were refused; the request went on without them.")
 	m.orphans = counter(meter, Orphans, "{call}", "Outbound calls whose context no inbound middleware has seen: where tags get lost.")
 	m.withheld = counter(meter, Withheld, "{call}", "Outbound calls that the tag, or its baggage members, were kept from.")
@@ -145,13 +150,6 @@ func (m *Metrics) Request(ctx context.Context, wanted, outcome string) {
 func (m *Metrics) CountMalformed(ctx context.Context, format string) {
 	if m != nil && m.malformed != nil && m.malformed.Enabled(ctx) {
 		m.malformed.Add(ctx, 1, metric.WithAttributes(attribute.String("format", format)))
-	}
-}
-
-// CountOrphan counts an outbound call without scope.
-func (m *Metrics) CountOrphan(ctx context.Context) {
-	if m != nil && m.orphans != nil && m.orphans.Enabled(ctx) {
-		m.orphans.Add(ctx, 1)
 	}
 }
 

@@ -29,7 +29,7 @@ type Transport struct {
 	prop       *propagation.Propagator
 	fields     []string // header names of prop, canonical
 	scope      *propagation.OutboundScope
-	metrics    *telemetry.Metrics
+	orphans    *telemetry.OrphanCounter
 	exempt     []string
 	defaultTag graytag.Tag
 	rules      *edge.HopRules // nil: none
@@ -67,7 +67,7 @@ func newTransport(base http.RoundTripper, c *config) *Transport {
 		prop:       c.prop,
 		fields:     c.prop.Fields(),
 		scope:      c.prop.NewOutboundScope(c.injectTo, c.logger),
-		metrics:    c.metrics(),
+		orphans:    telemetry.NewOrphanCounter(c.metrics(), c.logger),
 		exempt:     c.exempt,
 		defaultTag: c.defaultTag,
 		rules:      c.rules,
@@ -236,7 +236,7 @@ func (t *Transport) adopt(req *http.Request, given http.Header, present bool) gr
 		}
 	}
 	if t.defaultTag.IsZero() && !exempts(t.exempt, req.URL.Path) {
-		t.metrics.CountOrphan(req.Context())
+		t.orphans.Count(req.Context(), req.URL.Host)
 	}
 	return t.defaultTag
 }
