@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/graylane/graylane/internal/edge"
+	"github.com/graylane/graylane/internal/hops"
+	"github.com/graylane/graylane/middleware/grayhttp"
 )
 
 // exchange is one request and its answer. As the ResponseWriter of the proxy it
@@ -86,6 +88,8 @@ func (x *exchange) inform(code int) {
 	h := x.Header()
 	delete(h, edge.VersionHeader)
 	delete(h, edge.GroupHeader)
+	delete(h, hops.RouteHeader)
+	delete(h, grayhttp.MisroutedHeader)
 	for _, f := range x.before {
 		delete(h, f.key)
 	}

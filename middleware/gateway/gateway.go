@@ -95,6 +95,9 @@ func (rt *route) newProxy(over *grayhttp.Transport) *httputil.ReverseProxy {
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodConnect {
 		if rt := g.table.find(r); rt != nil {
+			if len(r.Header[edge.TraceHeader]) > 0 {
+				r = r.WithContext(edge.Relaying(r.Context()))
+			}
 			rt.entrance.ServeHTTP(w, r)
 			return
 		}

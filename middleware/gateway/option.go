@@ -96,7 +96,7 @@ func (c *config) check(engine *rule.Engine) error {
 }
 
 func (c *config) edgeOptions() []grayhttp.EdgeOption {
-	shared := []grayhttp.EdgeOption{grayhttp.WithPropagator(c.prop), grayhttp.WithMeterProvider(c.provider)}
+	shared := []grayhttp.EdgeOption{grayhttp.WithPropagator(c.prop), grayhttp.WithMeterProvider(c.provider), grayhttp.WithLogger(c.logger)}
 	return append(shared, c.edge...)
 }
 
