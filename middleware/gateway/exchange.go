@@ -25,6 +25,8 @@ type exchange struct {
 	timer   *time.Timer  // nil where the time is not limited
 	proxied bool         // the peer is a trusted proxy
 
+	observed *observed // nil where nobody observes
+
 	version  [1]string
 	group    []string // nil where there is none
 	before   []field  // what else the answer held before the proxy: a cookie, headers of handlers outside
@@ -57,6 +59,9 @@ func (x *exchange) WriteHeader(code int) {
 	}
 	x.wrote = true
 	x.stopTimer()
+	if x.observed != nil {
+		x.observed.status = code
+	}
 	h := x.Header()
 	x.restore(h)
 	x.decided(h)
@@ -117,7 +122,12 @@ func (x *exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	x.stopTimer()
 	x.restore(x.Header())
 	x.decided(x.Header())
-	return http.NewResponseController(x.ResponseWriter).Hijack()
+	conn, rw, err := http.NewResponseController(x.ResponseWriter).Hijack()
+	if err == nil && x.observed != nil {
+		x.observed.status = http.StatusSwitchingProtocols
+		x.tell()
+	}
+	return conn, rw, err
 }
 
 // Unwrap lets [http.ResponseController] reach what is inside.

@@ -68,7 +68,7 @@ func New(engine *rule.Engine, disc registry.Discovery, opts ...Option) (*Gateway
 		g.clients = append(g.clients, ways[i])
 	}
 	for _, rt := range t.routes {
-		rt.fail, rt.upgrades, rt.limit = c.fail, c.upgrades, &limiter{logger: c.logger}
+		rt.fail, rt.upgrades, rt.limit, rt.observers = c.fail, c.upgrades, &limiter{logger: c.logger}, c.observers
 		if rt.timeout = rt.Timeout; rt.timeout == 0 {
 			rt.timeout = c.timeout
 		}
@@ -140,6 +140,11 @@ func (rt *route) serve(w http.ResponseWriter, r *http.Request) {
 		}
 		x.body = newBody(w, r)
 		defer func() { x.body.end(!x.ended) }()
+	}
+	if len(rt.observers) > 0 {
+		x.observed = &observed{began: time.Now(), ctx: r.Context(), grpc: grpc}
+		r = r.WithContext(context.WithValue(r.Context(), observedKey{}, x.observed))
+		defer x.tell()
 	}
 	x.lend(r)
 	// A stream of gRPC has a header when it has its first message; how long that

@@ -52,7 +52,7 @@ func (b *tracedBody) Read(p []byte) (int, error) {
 	if err == io.EOF {
 		if r := route(b.resp.Trailer); r != "" {
 			b.call.Answered(r)
-			strip(b.resp.Request.Context(), b.resp.Trailer)
+			strip(b.resp.Request.Context(), b.resp)
 		}
 	}
 	return n, err
@@ -60,12 +60,23 @@ func (b *tracedBody) Read(p []byte) (int, error) {
 
 // strip takes out of an answer what is for the inside alone, where it has come to an
 // [Edge]: a handler that hands answers on must not hand that out.
-func strip(ctx context.Context, h http.Header) {
-	if len(h[hops.RouteHeader]) == 0 && len(h[MisroutedHeader]) == 0 {
+func strip(ctx context.Context, resp *http.Response) {
+	if !tells(resp.Header) && !tells(resp.Trailer) {
 		return
 	}
 	if _, ok := ctx.Value(entryKey{}).(*Entry); ok {
-		delete(h, hops.RouteHeader)
-		delete(h, MisroutedHeader)
+		for _, h := range []http.Header{resp.Header, resp.Trailer} {
+			delete(h, hops.RouteHeader)
+			delete(h, MisroutedHeader)
+		}
 	}
+}
+
+func tells(h http.Header) bool {
+	if len(h) == 0 {
+		return false
+	}
+	_, route := h[hops.RouteHeader]
+	_, misrouted := h[MisroutedHeader]
+	return route || misrouted
 }

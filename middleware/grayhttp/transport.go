@@ -105,7 +105,7 @@ func (t *Transport) do(req *http.Request, owned bool) (resp *http.Response, err 
 		resp, err = t.roundTrip(req, owned)
 	}
 	if err == nil {
-		strip(ctx, resp.Header)
+		strip(ctx, resp)
 	}
 	return resp, err
 }
