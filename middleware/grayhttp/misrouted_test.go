@@ -8,6 +8,7 @@ import (
 	"iter"
 	"log/slog"
 	"net/http"
+	"runtime/pprof"
 	"strings"
 	"sync"
 	"testing"
@@ -258,4 +259,48 @@ func TestM1_InvalidUTF8(t *testing.T) {
 	require.NoError(t, send(&http.Client{Transport: plain(t)}, raw))
 	counts, _ := collect()
 	assert.Equal(t, map[string]uint64{"v2 stable 200": 2}, counts, "refused as a tag, and served")
+}
+
+// An entrance that is an instance itself may refuse, too. The marker is for a gateway
+// further out alone.
+func TestAnEdgeThatRefuses(t *testing.T) {
+	measured, collect := histogram(t)
+	opts := []grayhttp.EdgeOption{self("v9"), grayhttp.WithRejectMisrouted(), grayhttp.WithMeterProvider(measured), quiet}
+	for trusted, marker := range map[string]string{"127.0.0.1": "order", "10.0.0.0/8": ""} {
+		var rec recorder
+		url := "http://" + serveBare(t, enter(t, newEngine(t, testers), &rec, append(opts, grayhttp.WithTrustedGateways(trusted))...))
+		req, err := http.NewRequest(http.MethodGet, url, nil)
+		require.NoError(t, err)
+		req.Header.Set("X-User-ID", "9999")
+		req.Header.Set("X-Gray-Trace", "1")
+		resp, err := (&http.Client{Transport: plain(t)}).Do(req)
+		require.NoError(t, err)
+		_ = resp.Body.Close()
+		assert.Equal(t, http.StatusMisdirectedRequest, resp.StatusCode)
+		assert.Equal(t, marker, resp.Header.Get("X-Gray-Misrouted"))
+		assert.Equal(t, marker != "", resp.Header.Get("X-Gray-Route") != "")
+		assert.Empty(t, rec.take())
+	}
+	counts, _ := collect()
+	assert.Equal(t, map[string]uint64{"v9 v2 421": 2}, counts)
+}
+
+// An Edge does all that the inbound middleware does.
+func TestAnEdgeSeesWhatAHandlerSees(t *testing.T) {
+	measured, collect := histogram(t)
+	labels := make(chan string, 1)
+	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		version, _ := pprof.Label(r.Context(), "gray.version")
+		labels <- version
+		w.WriteHeader(http.StatusTeapot)
+	})
+	srv := server(t, enter(t, newEngine(t, testers), h, self("v2"), grayhttp.WithProfileLabels(), grayhttp.WithMeterProvider(measured)))
+	req, err := http.NewRequest(http.MethodGet, srv.URL, nil)
+	require.NoError(t, err)
+	req.Header.Set("X-User-ID", "9999")
+	require.NoError(t, send(srv.Client(), req))
+	assert.Equal(t, "v2", <-labels)
+	srv.Close()
+	counts, _ := collect()
+	assert.Equal(t, map[string]uint64{"v2 v2 418": 1}, counts)
 }
