@@ -46,7 +46,7 @@
 // ([github.com/graylane/graylane/middleware/grayhttp.WithRejectMisrouted]). The request
 // goes elsewhere then, once, whatever its method, unless its body is spent: to another
 // instance of the version, else to what the policy allows if that one were down. Where
-// there is nobody, the caller gets the 421 as it came.
+// there is nobody, the caller gets the 421, without that header.
 //
 // # What is seen
 //

@@ -125,9 +125,9 @@
 //     connection, [net/http.Request.RemoteAddr]: middleware outside an Edge must not
 //     write what a header says into it. Peers on Unix sockets have no address, and
 //     are never trusted.
-//   - X-Gray-Route and X-Gray-Misrouted, which name instances and services, are taken
-//     out of what comes back to the handler of an Edge, so that a proxy there does not
-//     hand them out. The route goes to a trusted gateway that asked for it.
+//   - X-Gray-Route and X-Gray-Misrouted name instances and services. Clients of this
+//     package take them out of what they bring back to the handler of an Edge, so that a
+//     proxy there does not hand them out. A trusted gateway that asks is told the route.
 //   - The name of a user in a header, cookie or query parameter is a claim. Where
 //     it matters who is gray, authenticate outside the Edge, and hand the user over
 //     with [WithAttr].

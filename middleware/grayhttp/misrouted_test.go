@@ -8,6 +8,8 @@ import (
 	"iter"
 	"log/slog"
 	"net/http"
+	"net/http/httputil"
+	"net/url"
 	"runtime/pprof"
 	"strings"
 	"sync"
@@ -303,4 +305,44 @@ func TestAnEdgeSeesWhatAHandlerSees(t *testing.T) {
 	srv.Close()
 	counts, _ := collect()
 	assert.Equal(t, map[string]uint64{"v2 v2 418": 1}, counts)
+}
+
+// What a handler hands on of a refusal is none of its own, and no reason to run it
+// again elsewhere, also where the names are the same.
+func TestARefusalThatIsHandedOn(t *testing.T) {
+	further := memory.New()
+	register(t, further, "order", "far", "", serve(t, &recorder{}, self("v9"), grayhttp.WithRejectMisrouted(), quiet))
+	for name, transport := range map[string]http.RoundTripper{
+		"balanced": newClient(t, further).Transport,
+		"direct":   newTransport(t),
+	} {
+		var ran, other recorder
+		proxy := &httputil.ReverseProxy{Rewrite: func(p *httputil.ProxyRequest) {
+			ran.record(p.In)
+			host := "order"
+			if name == "direct" {
+				host = find(t, further, "order", "far")
+			}
+			p.SetURL(&url.URL{Scheme: "http", Host: host})
+		}, Transport: transport}
+		reg := memory.New()
+		_, err := reg.Register(context.Background(), registry.Instance{ID: "near", Service: "order", Weight: 1 << 16, Address: serve(t, proxy, self(""))})
+		require.NoError(t, err)
+		register(t, reg, "order", "other", "", serve(t, &other, self("")))
+		ctx := graytag.NewContext(context.Background(), graytag.Tag{})
+		client := newClient(t, reg)
+		for ran.count() == 0 { // most go there
+			req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://order/", nil)
+			require.NoError(t, err)
+			other.take()
+			resp, err := client.Do(req)
+			require.NoError(t, err)
+			_ = resp.Body.Close()
+			if ran.count() > 0 {
+				assert.Equal(t, http.StatusMisdirectedRequest, resp.StatusCode, name)
+			}
+		}
+		assert.Len(t, ran.take(), 1, name)
+		assert.Empty(t, other.take(), name)
+	}
 }

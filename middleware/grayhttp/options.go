@@ -248,8 +248,9 @@ func WithRejectMisrouted() HandlerOption {
 }
 
 // MisroutedHeader is the header of an answer that [WithRejectMisrouted] gives: the
-// service of the instance, escaped as a segment of a path. Edges take it out of
-// answers.
+// service of the instance, escaped as a segment of a path. It is for the balancer of the
+// caller, which takes it out of the answer: a handler that handed it on would have its
+// own caller send once more what it has run already.
 const MisroutedHeader = arrival.MisroutedHeader
 
 // WithProfileLabels labels what handlers burn in CPU profiles, and the goroutines
