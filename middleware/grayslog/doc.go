@@ -46,15 +46,15 @@
 //   - The wrapped handler sees what it would see without this package, and one or
 //     two more attributes. Enabled is its own.
 //   - Nothing is added, and nothing allocated, where the context belongs to no
-//     request. Where it does, the version costs one allocation on a line with five
-//     or more attributes and none on others.
+//     request and holds no baggage. Where it belongs to one, the version costs one
+//     allocation on a line with five or more attributes and none on others.
 //   - A logger with an open group is made again for each version, when the first
 //     line of that version is written; the last eight are kept. With [WithTag] it is
 //     made again for every line.
 //   - Attributes that are given to a logger with an open group are therefore kept:
 //     values behind pointers, maps and slices must not change any more. A LogValuer
 //     among them is resolved once, when it is given.
-//   - A whole tag adds less than 4 KiB to a line.
+//   - A whole tag adds less than 2 KiB to a line of a slog.TextHandler or slog.JSONHandler.
 //   - In a service that has only OTel middleware the tag is read from the baggage,
 //     anew for each line.
 //
@@ -66,7 +66,7 @@
 //
 // A tag names a user. In place of its uid stands a short hash, so that the lines of
 // one user can be found and the user cannot be read off. Whoever can try all uids,
-// which is a matter of minutes where they are numbers, finds out whose hash it is;
+// which is soon done where they are numbers, finds out whose hash it is;
 // [WithUIDKey] takes that away from those who do not have the key. Other pairs, those
 // that rules carry into the tag among them, are written as they are.
 package grayslog

@@ -18,7 +18,8 @@ import (
 // nil stands for the handler of slog.Default() at this moment. The one that slog
 // starts with, given or meant by nil, is replaced by a slog.TextHandler on
 // log.Writer(): it hands its lines to package log, which deadlocks once a handler
-// around it is made the default.
+// around it is made the default. One that slog.Logger.With made of it is used as it
+// is, and must not become the default.
 func NewHandler(h slog.Handler, opts ...Option) slog.Handler {
 	if h == nil {
 		h = slog.Default().Handler()
@@ -38,10 +39,13 @@ func NewHandler(h slog.Handler, opts ...Option) slog.Handler {
 	return made
 }
 
-// isInitial tells whether h is what slog.Default() has until somebody sets another.
+// initial is what slog.Default() has until somebody sets another.
+var initial = slog.Default().Handler()
+
 func isInitial(h slog.Handler) bool {
-	// The type first: comparing two handlers panics where their type has no ==.
-	return fmt.Sprintf("%T", h) == "*slog.defaultHandler" && h == slog.Default().Handler()
+	// The type first: comparing two handlers panics where their type has no ==, and
+	// initial is another one where the init of a package has set the default.
+	return fmt.Sprintf("%T", h) == "*slog.defaultHandler" && h == initial
 }
 
 // handler is immutable, but for the cache.
@@ -161,14 +165,17 @@ func (h *handler) variant(e entry) slog.Handler {
 			return kept[i].handler
 		}
 	}
+	return h.keep(kept, e)
+}
+
+// keep makes the variant for e and keeps it beside the newest of kept.
+func (h *handler) keep(kept []variant, e entry) slog.Handler {
 	v := variant{version: strings.Clone(e.version)} // which may be a piece of a header that would be kept with it
 	v.handler = h.remake([]slog.Attr{slog.String(VersionKey, v.version)})
-	if len(kept) >= maxVariants {
-		kept = kept[1:] // the oldest
-	}
-	kept = append(slices.Clone(kept), v)
-	// Of goroutines that get here at once the last one stays: the others' are made again.
-	h.made.Store(&kept)
+	next := append(slices.Clone(kept[max(0, len(kept)+1-maxVariants):]), v)
+	// Of goroutines that get here at once the last one stays: what the others made
+	// is made again.
+	h.made.Store(&next)
 	return v.handler
 }
 

@@ -54,7 +54,9 @@ func textFields(t testing.TB, l string) map[string]any {
 	t.Helper()
 	m := map[string]any{}
 	word := func() string {
-		if quoted, err := strconv.QuotedPrefix(l); err == nil {
+		if strings.HasPrefix(l, `"`) {
+			quoted, err := strconv.QuotedPrefix(l)
+			require.NoError(t, err, l)
 			l = l[len(quoted):]
 			s, err := strconv.Unquote(quoted)
 			require.NoError(t, err)
