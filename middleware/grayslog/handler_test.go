@@ -326,11 +326,11 @@ func TestLoggersOfOneLoggerDoNotMix(t *testing.T) {
 	base := slog.New(grayslog.NewHandler(h))
 	for i := range 6 {
 		base = base.WithGroup(fmt.Sprint("g", i))
-		with, group, other := base.With("a", 1), base.WithGroup("h"), base.With("b", 2)
+		with, group, other, last := base.With("a", 1), base.WithGroup("h"), base.With("b", 2), base.WithGroup("k")
 		for _, c := range []struct {
 			l    *slog.Logger
 			want string
-		}{{with, `{"a":1,"x":1}`}, {group, `{"h":{"x":1}}`}, {other, `{"b":2,"x":1}`}} {
+		}{{with, `{"a":1,"x":1}`}, {group, `{"h":{"x":1}}`}, {other, `{"b":2,"x":1}`}, {last, `{"k":{"x":1}}`}} {
 			c.l.InfoContext(ctx, "m", "x", 1)
 			assert.Contains(t, line(t, buf), fmt.Sprintf(`"g%d":%s`, i, c.want))
 		}
