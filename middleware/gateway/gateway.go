@@ -150,6 +150,9 @@ func (rt *route) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	proxy.ServeHTTP(x, r)
 	x.ended = true
+	// As trailers that the service did not announce.
+	delete(x.Header(), http.TrailerPrefix+edge.VersionHeader)
+	delete(x.Header(), http.TrailerPrefix+edge.GroupHeader)
 }
 
 // Close ends all watches and closes idle connections to instances. Requests under

@@ -260,6 +260,54 @@ func TestTrailers(t *testing.T) {
 	}
 }
 
+// TestTrailersOfARequestWithALength come over HTTP/2 alone; on HTTP/1.1 there are none.
+func TestTrailersOfARequestWithALength(t *testing.T) {
+	reg := memory.New()
+	sum := make(chan string, 1)
+	upstream(t, reg, "order", "", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		sum <- r.Trailer.Get("X-Checksum")
+	}))
+	req, err := http.NewRequest(http.MethodPost, start(t, reg), strings.NewReader("body"))
+	require.NoError(t, err)
+	req.Trailer = http.Header{"X-Checksum": {"12"}}
+	send(t, newH2C(t), req)
+	assert.Equal(t, "12", <-sum)
+}
+
+// TestTrailersThatAreHeadersToo are kept apart, and those that the gateway has the say
+// in are dropped, announced and not.
+func TestTrailersThatAreHeadersToo(t *testing.T) {
+	reg := memory.New()
+	upstream(t, reg, "order", "", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Server-Timing", "header")
+		h["Trailer"] = []string{"Server-Timing"}
+		if r.URL.Path == "/announced" {
+			h["Trailer"] = []string{"X-Version, Server-Timing", "X-Canary-Group"}
+		}
+		_, _ = io.WriteString(w, "body")
+		h.Set("Server-Timing", "trailer")
+		for _, prefix := range []string{"", http.TrailerPrefix} {
+			h.Set(prefix+"X-Version", "v9")
+			h.Set(prefix+"X-Canary-Group", "theirs")
+		}
+	}))
+	for _, h2c := range []bool{false, true} {
+		g := newGateway(t, engine(t, whitelist), reg, gateway.WithRoutes(gateway.Route{Service: "order", H2C: h2c}))
+		url := "http://" + serve(t, g)
+		for name, client := range protocols(t) {
+			for _, path := range []string{"/announced", "/"} {
+				resp, _ := get(t, client, url+path)
+				what := fmt.Sprintf("%s, h2c to the service %v, %s", name, h2c, path)
+				assert.Equal(t, []string{"header"}, resp.Header["Server-Timing"], what)
+				assert.Equal(t, []string{"stable"}, resp.Header["X-Version"], what)
+				assert.Equal(t, http.Header{"Server-Timing": {"trailer"}}, resp.Trailer, what)
+			}
+		}
+	}
+}
+
 func TestInformationalAnswers(t *testing.T) {
 	reg := memory.New()
 	upstream(t, reg, "order", "v2.1.0", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -297,6 +345,9 @@ func TestInformationalAnswers(t *testing.T) {
 		assert.Equal(t, []string{"outside=1", "theirs=1"}, resp.Header["Set-Cookie"], name)
 		assert.NotContains(t, resp.Header, "Link", name)
 	}
+	old := raw(t, url, "GET / HTTP/1.0\r\nHost: x\r\nX-User-ID: 10086\r\n\r\n")
+	assert.Regexp(t, "^HTTP/1.0 200 OK\r\n", old, "RFC 9110, section 15.2: none to HTTP/1.0")
+	assert.Contains(t, old, "Set-Cookie: outside=1\r\n")
 }
 
 // TestTheProtocolToTheService goes over each protocol, from each protocol.
