@@ -47,7 +47,7 @@
 //
 //	404 no_route      no route takes host and path
 //	405 method        CONNECT
-//	413 too_large     more than http.MaxBytesReader allows, where one is outside
+//	413 too_large     more than WithMaxBody allows
 //	502 upstream      an instance was reached and gave no answer
 //	503 missing       no instance of the version, nor one that the policy allows in its place
 //	503 unhealthy     they are registered, and none can be reached
@@ -63,9 +63,14 @@
 // # Limits
 //
 //   - Time and size are limited by the http.Server: [NewServer] limits the header of
-//     a request (ten seconds, 64 KiB) and idle connections. Bodies are not limited;
-//     put http.MaxBytesHandler outside. Nor is the time of an answer, see
-//     [WithTimeout].
+//     a request (ten seconds, 64 KiB) and idle connections. Bodies are not limited,
+//     see [WithMaxBody]; nor is the time of an answer, see [WithTimeout]. Do not put
+//     http.MaxBytesHandler outside: it does not go with answers that begin before
+//     the request has ended.
+//   - An instance that dies over HTTP/1.1 before it answers is noticed when the client
+//     sends the next bytes of its body, or at the end of the timeout.
+//   - Where an answer has ended and the request's body was not read to its end, the
+//     connection of a client of HTTP/1 is closed.
 //   - Routes are fixed. Rules, instances and versions change while it runs.
 //   - [http.Server.Shutdown] does not wait for WebSockets.
 //   - A shared cache in front of the gateway does not know versions: it hands the
