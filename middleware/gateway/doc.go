@@ -37,7 +37,7 @@
 // X-Real-IP and Forwarded are removed. Host is the name of the service, unless
 // Route.PreserveHost. The client gets X-Version, the version that was decided for the
 // service of the route, or stable, and X-Canary-Group where a sticky group was hashed; what
-// a service says in these is dropped.
+// a service says in these, as headers or trailers, is dropped.
 //
 // # When something fails
 //
@@ -92,6 +92,11 @@
 // nothing. Rules decide by headers, cookies, query and address, and whoever can
 // choose these can choose his version: where that matters, let code tell who the
 // user is, with grayhttp.WithAttr, behind your authentication.
+//
+// A header that the client names in Connection is for this hop (RFC 9110, section
+// 7.6.1): rules read it, the service does not get it. Where authentication outside
+// writes a header, a client can have it taken away like that; a service must not
+// serve a request that lacks it.
 //
 // Trust is given by the peer's address, and of two kinds, neither of which implies
 // the other. [grayhttp.WithTrustedProxies] is about the client's address and
