@@ -75,6 +75,30 @@ func TestABodyHoldsNoRequest(t *testing.T) {
 	}
 }
 
+// TestConnectionsAreKept where a body was read to its end.
+func TestConnectionsAreKept(t *testing.T) {
+	reg, _ := orders(t)
+	peers := make(map[string]bool)
+	for _, h2c := range []bool{false, true} {
+		g := newGateway(t, engine(t, whitelist), reg, gateway.WithRoutes(gateway.Route{Service: "order", H2C: h2c}))
+		url := "http://" + serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			peers[r.RemoteAddr] = true
+			g.ServeHTTP(w, r)
+		}))
+		client := newClient(t, "")
+		for i := range 100 {
+			body := io.Reader(strings.NewReader(strings.Repeat("x", 100*i)))
+			if i%2 == 0 {
+				body = io.MultiReader(body) // chunked
+			}
+			req, err := http.NewRequest(http.MethodPost, url, body)
+			require.NoError(t, err)
+			send(t, client, req)
+		}
+	}
+	assert.Len(t, peers, 2, "one for each gateway")
+}
+
 func TestWithMaxBody(t *testing.T) {
 	reg := memory.New()
 	upstream(t, reg, "order", "", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -72,6 +72,7 @@
 //   - Where an answer has ended and the request's body was not read to its end, the
 //     connection of a client of HTTP/1 is closed.
 //   - Routes are fixed. Rules, instances and versions change while it runs.
+//   - A WebSocket or a stream that is open stays at its instance when rules change.
 //   - [http.Server.Shutdown] does not wait for WebSockets.
 //   - A shared cache in front of the gateway does not know versions: it hands the
 //     answer of one to users of another. Let it pass, or vary by what rules read.

@@ -15,6 +15,7 @@ import (
 	"net/http/httptrace"
 	"net/textproto"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/graylane/graylane/graytag"
+	"github.com/graylane/graylane/graytag/rule"
 	"github.com/graylane/graylane/middleware/gateway"
 	"github.com/graylane/graylane/registry/memory"
 )
@@ -129,6 +131,45 @@ func TestW4_ServerSentEvents(t *testing.T) {
 		assert.Equal(t, io.EOF, err, name)
 		require.NoError(t, resp.Body.Close())
 	}
+}
+
+// TestRollbackWhileAStreamIsOpen: who asks again is stable, what is open goes on.
+func TestRollbackWhileAStreamIsOpen(t *testing.T) {
+	reg := memory.New()
+	more := make(chan struct{})
+	upstream(t, reg, "order", "v2.1.0", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, "v2.1.0")
+		assert.NoError(t, http.NewResponseController(w).Flush())
+		<-more
+		fmt.Fprintln(w, "v2.1.0 still")
+	}))
+	upstream(t, reg, "order", "", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "stable") }))
+	store, e := rule.NewMemoryStore(), engine(t, `{}`)
+	first, err := store.Put(t.Context(), rule.Document{Data: []byte(whitelist)}, 0)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = e.Follow(ctx, store) })
+	defer func() { cancel(); wg.Wait() }()
+	url := "http://" + serve(t, newGateway(t, e, reg, gateway.WithRoutes(gateway.Route{Service: "order"})))
+	require.Eventually(t, func() bool { return e.Status().Revision == first }, 30*time.Second, time.Millisecond)
+
+	req, err := http.NewRequest(http.MethodGet, url, nil)
+	require.NoError(t, err)
+	req.Header.Set("X-User-ID", "10086")
+	open, err := newClient(t, "").Do(req)
+	require.NoError(t, err)
+	defer open.Body.Close()
+	second, err := store.Put(t.Context(), rule.Document{Data: []byte(`{"stop": true}`)}, first)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return e.Status().Revision == second }, 30*time.Second, time.Millisecond)
+	resp, body := get(t, newClient(t, ""), url, "X-User-ID", "10086")
+	assert.Equal(t, "stable", resp.Header.Get("X-Version"))
+	assert.Equal(t, "stable\n", body)
+	close(more)
+	rest, err := io.ReadAll(open.Body)
+	require.NoError(t, err)
+	assert.Equal(t, "v2.1.0\nv2.1.0 still\n", string(rest))
 }
 
 // TestTunnelsCarryNoRequests asks for an upgrade to HTTP/2 without TLS. A service
