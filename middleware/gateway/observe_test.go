@@ -67,7 +67,7 @@ func TestExchangesAreObserved(t *testing.T) {
 	g := newGateway(t, engine(t, whitelist), reg, observer, gateway.WithRoutes(
 		gateway.Route{Service: "order"}, gateway.Route{Prefix: "/late", Service: "order", Timeout: 20 * time.Millisecond},
 		gateway.Route{Prefix: "/none", Service: "none"}, gateway.Route{Host: "chat.example", Service: "chat"},
-		gateway.Route{Prefix: "/network", Service: "order"}))
+		gateway.Route{Prefix: "/network", Service: "order"}), gateway.WithMaxBody(1000))
 	url := "http://" + serve(t, g)
 	client := newClient(t, "")
 
@@ -133,11 +133,19 @@ func TestExchangesAreObserved(t *testing.T) {
 		}
 	}
 
+	resp, err := newClient(t, "").Post(url, "text/plain", strings.NewReader(strings.Repeat("x", 1001)))
+	require.NoError(t, err)
+	_ = resp.Body.Close()
+	got = <-told
+	assert.Equal(t, http.StatusRequestEntityTooLarge, got.Status)
+	assert.Error(t, got.Err)
+	assert.Empty(t, got.Outcome, "nobody was chosen")
+
 	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
 	require.NoError(t, err)
 	_, err = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: chat.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
 	require.NoError(t, err)
-	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	resp, err = http.ReadResponse(bufio.NewReader(conn), nil)
 	require.NoError(t, err)
 	assert.Equal(t, http.StatusSwitchingProtocols, resp.StatusCode)
 	got = <-told // while the tunnel is open
