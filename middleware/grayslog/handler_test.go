@@ -305,7 +305,7 @@ func TestRecordsAreNotChanged(t *testing.T) {
 	buf, h := newJSON()
 	handlers := []slog.Handler{grayslog.NewHandler(h), grayslog.NewHandler(h, grayslog.WithTag())}
 	r := slog.NewRecord(time.Time{}, slog.LevelInfo, "x", 0)
-	for i := range 7 { // beyond what a record holds itself, with room behind
+	for i := range 8 { // beyond what a record holds itself, and with room for more behind
 		r.Add(fmt.Sprint("k", i), i)
 	}
 	for range 3 {
@@ -316,7 +316,27 @@ func TestRecordsAreNotChanged(t *testing.T) {
 			assert.NotContains(t, out, "!BUG")
 		}
 	}
-	assert.Equal(t, 7, r.NumAttrs())
+	assert.Equal(t, 8, r.NumAttrs())
+}
+
+// Loggers that are made of one another share nothing that the next one could change.
+func TestLoggersOfOneLoggerDoNotMix(t *testing.T) {
+	buf, h := newJSON()
+	ctx := tagged("version=v2")
+	base := slog.New(grayslog.NewHandler(h))
+	for i := range 6 {
+		base = base.WithGroup(fmt.Sprint("g", i))
+		with, group, other, last := base.With("a", 1), base.WithGroup("h"), base.With("b", 2), base.WithGroup("k")
+		for _, c := range []struct {
+			l    *slog.Logger
+			want string
+		}{{with, `{"a":1,"x":1}`}, {group, `{"h":{"x":1}}`}, {other, `{"b":2,"x":1}`}, {last, `{"k":{"x":1}}`}} {
+			c.l.InfoContext(ctx, "m", "x", 1)
+			assert.Contains(t, line(t, buf), fmt.Sprintf(`"g%d":%s`, i, c.want))
+		}
+		base.InfoContext(ctx, "m", "x", 1)
+		assert.Contains(t, line(t, buf), fmt.Sprintf(`"g%d":{"x":1}`, i))
+	}
 }
 
 // Lines of many versions at once, through one logger with an open group.
