@@ -16,6 +16,9 @@ const (
 	RouteKey    = "x-gray-route"
 )
 
+// Asks tells whether the values of [TraceHeader] ask for the way.
+func Asks(values []string) bool { return len(values) > 0 && values[0] == "1" }
+
 // Bounds of a route, whoever wrote it.
 const (
 	MaxHops  = 64

@@ -179,12 +179,14 @@ func (t *Trace) Hops() (hops []Hop, more int) {
 	return hops, more
 }
 
-// Answer returns what a server sends in [RouteHeader]: self, and what was gathered
-// beneath it.
+// Answer returns what a server sends in [RouteHeader]: self, which the zero Hop
+// leaves out, and what was gathered beneath it.
 func (t *Trace) Answer(self Hop) string {
 	below, more := t.Hops()
-	self.Depth = 0
-	hops := append(make([]Hop, 0, len(below)+1), self)
+	hops := make([]Hop, 0, len(below)+1)
+	if self.Depth = 0; self != (Hop{}) {
+		hops = append(hops, self)
+	}
 	for _, h := range below {
 		if h.Depth++; h.Depth > maxDepth {
 			more++
@@ -194,3 +196,7 @@ func (t *Trace) Answer(self Hop) string {
 	}
 	return Format(hops, more)
 }
+
+// Relay returns what a proxy sends in [RouteHeader], which is no hop of its own: what
+// it called stands for itself.
+func (t *Trace) Relay() string { return Format(t.Hops()) }

@@ -23,8 +23,8 @@ const (
 func Arrived(ctx context.Context, wanted, served, outcome string) {
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		span.SetAttributes(
-			attribute.String(SpanVersion, text(wanted)),
-			attribute.String(SpanServed, text(served)),
+			attribute.String(SpanVersion, Text(wanted)),
+			attribute.String(SpanServed, Text(served)),
 			attribute.String(SpanOutcome, outcome))
 	}
 }
@@ -39,9 +39,9 @@ func Decided(ctx context.Context, service, wanted, served, outcome, reason strin
 	}
 	attrs := make([]attribute.KeyValue, 0, 5)
 	attrs = append(attrs, attribute.String(SpanService, strings.ToValidUTF8(service, "\uFFFD")),
-		attribute.String(SpanVersion, text(wanted)), attribute.String(SpanOutcome, outcome))
+		attribute.String(SpanVersion, Text(wanted)), attribute.String(SpanOutcome, outcome))
 	if outcome != "unavailable" {
-		attrs = append(attrs, attribute.String(SpanServed, text(served)))
+		attrs = append(attrs, attribute.String(SpanServed, Text(served)))
 	}
 	if reason != "" {
 		attrs = append(attrs, attribute.String(SpanReason, reason))
@@ -54,8 +54,8 @@ func Decided(ctx context.Context, service, wanted, served, outcome, reason strin
 	span.AddEvent(SpanEvent, trace.WithAttributes(attrs...))
 }
 
-// text returns what stands for a version in a span: versions are chosen by callers.
-func text(version string) string {
+// Text returns what stands for a version in a span: versions are chosen by callers.
+func Text(version string) string {
 	if version == "" {
 		return "stable"
 	}
