@@ -123,7 +123,8 @@
 //
 //   - The client calls an address. The caller counts no graylane.route.decisions for the
 //     callee, which counts graylane.server.requests with wanted="v2" and
-//     outcome="fallback". Call the service by its name.
+//     outcome="fallback"; the call has outcome=fallback in X-Gray-Route, which no client
+//     that chooses says. Call the service by its name.
 //   - No instance has the version. The caller counts graylane.route.decisions with
 //     outcome="fallback_stable" and reason="missing". Look at the metadata in the
 //     registry: the key is version, and v2 is not V2 nor 2.

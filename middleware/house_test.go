@@ -103,7 +103,7 @@ func serveHTTP(t testing.TB, self registry.Instance, f http.HandlerFunc, opts ..
 			return
 		}
 		fmt.Fprint(w, self.ID)
-	}), append([]grayhttp.HandlerOption{grayhttp.WithSelf(self), grayhttp.WithMeterProvider(s.meter)}, opts...)...)
+	}), append([]grayhttp.HandlerOption{grayhttp.WithSelf(self), grayhttp.WithMeterProvider(s.meter), grayhttp.WithLogger(s.logger)}, opts...)...)
 	require.NoError(t, err)
 	h = otelhttp.NewHandler(h, self.Service, otelhttp.WithTracerProvider(s.tracer), otelhttp.WithMeterProvider(s.meter), otelhttp.WithPropagators(traceContext))
 	srv := &http.Server{Handler: h}

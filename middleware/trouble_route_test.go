@@ -53,6 +53,10 @@ func clientCallsAddress(t *testing.T, r row) {
 	require.NoError(t, err)
 	r.countsNot(t, caller, "graylane.route.decisions")
 	r.counts(t, inventory.seen, "graylane.server.requests", "wanted", "v2", "outcome", "fallback")
+	r.names(t, "outcome=fallback in X-Gray-Route")
+	route, _ := trace.Hops()
+	require.Len(t, route, 1)
+	assert.Equal(t, "fallback", route[0].Outcome)
 }
 
 func noInstanceHasTheVersion(t *testing.T, r row) {
@@ -214,6 +218,7 @@ func callerDoesNotChoose(t *testing.T, r row) {
 	_, err := get(untagged(), client(t, memory.New(), caller), inventory.url)
 	require.NoError(t, err)
 	r.counts(t, inventory.seen, "graylane.server.requests", "outcome", "misrouted")
+	assert.Equal(t, "v2", r.logs(t, inventory.seen, "a request has arrived that wants another version")["version"])
 	r.countsNot(t, caller, "graylane.route.decisions")
 }
 
@@ -241,4 +246,19 @@ func healthCheck(t *testing.T, r row) {
 	r.counts(t, check().seen, "graylane.server.requests", "wanted", "stable", "outcome", "misrouted")
 	r.names(t, "WithExempt")
 	assert.Zero(t, check(grayhttp.WithExempt("/healthz")).count(t, "graylane.server.requests"))
+}
+
+func refused(t *testing.T, r row) {
+	t.Run("HTTP", func(t *testing.T) {
+		inventory := serveHTTP(t, instance("inventory", "v2"), nil, grayhttp.WithRejectMisrouted())
+		req, err := http.NewRequestWithContext(untagged(), http.MethodGet, inventory.url, nil)
+		require.NoError(t, err)
+		resp, _, err := do(client(t, memory.New(), newSeen(t)), req)
+		require.Error(t, err)
+		r.counts(t, inventory.seen, "graylane.server.requests", "outcome", "misrouted")
+		r.says(t, err.Error(), "421")
+		r.names(t, "X-Gray-Misrouted", "WithRejectMisrouted")
+		assert.Equal(t, "inventory", resp.Header.Get("X-Gray-Misrouted"))
+		assert.Empty(t, inventory.log.with(t, "served"), "the handler never ran")
+	})
 }

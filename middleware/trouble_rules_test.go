@@ -322,5 +322,3 @@ func keptHeader(t *testing.T, r row) {
 	r.names(t, "the uid of another user")
 	assert.Equal(t, uidOf(t, order, "alice"), uidOf(t, inventory, "bob"))
 }
-
-func refused(t *testing.T, r row) { t.Fatal("not yet") }
