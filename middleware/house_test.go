@@ -131,7 +131,7 @@ func (s *service) UnaryCall(ctx context.Context, _ *testgrpc.SimpleRequest) (*te
 func serveGRPC(t testing.TB, self registry.Instance, f func(context.Context) error, opts ...graygrpc.ServerOption) *node {
 	t.Helper()
 	s := newSeen(t)
-	options, err := graygrpc.ServerOptions(append([]graygrpc.ServerOption{graygrpc.WithSelf(self), graygrpc.WithMeterProvider(s.meter)}, opts...)...)
+	options, err := graygrpc.ServerOptions(append([]graygrpc.ServerOption{graygrpc.WithSelf(self), graygrpc.WithMeterProvider(s.meter), graygrpc.WithLogger(s.logger)}, opts...)...)
 	require.NoError(t, err)
 	srv := grpc.NewServer(append(options, grpc.StatsHandler(otelgrpc.NewServerHandler(
 		otelgrpc.WithTracerProvider(s.tracer), otelgrpc.WithMeterProvider(s.meter), otelgrpc.WithPropagators(traceContext))))...)

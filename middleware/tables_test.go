@@ -40,7 +40,7 @@ func (i instrument) String() string {
 var (
 	metricLine    = regexp.MustCompile(`^(graylane\.\S+) +(counter|gauge|histogram), (\S+)$`)
 	attributeLine = regexp.MustCompile(`^    ([a-z]+) +.*: (.*)$`)
-	status        = regexp.MustCompile(`^([1-5]\d\d|[A-Z_]+|aborted|hijacked)$`)
+	statusValue   = regexp.MustCompile(`^([1-5]\d\d|[A-Z_]+|aborted|hijacked)$`)
 )
 
 // metrics reads the table of metrics; values are those of metric and attribute.
@@ -71,7 +71,7 @@ func fits(allowed []string, value string) bool {
 	for _, a := range allowed {
 		switch {
 		case a == "STATUS":
-			if status.MatchString(value) {
+			if statusValue.MatchString(value) {
 				return true
 			}
 		case a == strings.ToUpper(a) && a != `""`:

@@ -9,6 +9,11 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	testgrpc "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/graylane/graylane/balancer/resolver"
 	"github.com/graylane/graylane/balancer/subset"
@@ -213,13 +218,27 @@ func stableCarriesVersion(t *testing.T, r row) {
 }
 
 func callerDoesNotChoose(t *testing.T, r row) {
-	inventory := serveHTTP(t, instance("inventory", "v2"), nil)
-	caller := newSeen(t)
-	_, err := get(untagged(), client(t, memory.New(), caller), inventory.url)
-	require.NoError(t, err)
-	r.counts(t, inventory.seen, "graylane.server.requests", "outcome", "misrouted")
-	assert.Equal(t, "v2", r.logs(t, inventory.seen, "a request has arrived that wants another version")["version"])
-	r.countsNot(t, caller, "graylane.route.decisions")
+	check := func(t *testing.T, inventory *node, caller *seen, err error) {
+		require.NoError(t, err)
+		r.counts(t, inventory.seen, "graylane.server.requests", "outcome", "misrouted")
+		assert.Equal(t, "v2", r.logs(t, inventory.seen, "a request has arrived that wants another version")["version"])
+		r.countsNot(t, caller, "graylane.route.decisions")
+	}
+	t.Run("HTTP", func(t *testing.T) {
+		inventory, caller := serveHTTP(t, instance("inventory", "v2"), nil), newSeen(t)
+		_, err := get(untagged(), client(t, memory.New(), caller), inventory.url)
+		check(t, inventory, caller, err)
+	})
+	t.Run("gRPC", func(t *testing.T) {
+		inventory, caller := serveGRPC(t, instance("inventory", "v2"), nil), newSeen(t)
+		unary, err := graygrpc.UnaryClientInterceptor(graygrpc.WithMeterProvider(caller.meter))
+		require.NoError(t, err)
+		conn, err := grpc.NewClient(inventory.self.Address, grpc.WithChainUnaryInterceptor(unary), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		require.NoError(t, err)
+		defer conn.Close()
+		_, err = call(untagged(), testgrpc.NewTestServiceClient(conn))
+		check(t, inventory, caller, err)
+	})
 }
 
 func differentPolicies(t *testing.T, r row) {
@@ -259,6 +278,18 @@ func refused(t *testing.T, r row) {
 		r.says(t, err.Error(), "421")
 		r.names(t, "X-Gray-Misrouted", "WithRejectMisrouted")
 		assert.Equal(t, "inventory", resp.Header.Get("X-Gray-Misrouted"))
+		assert.Empty(t, inventory.log.with(t, "served"), "the handler never ran")
+	})
+	t.Run("gRPC", func(t *testing.T) {
+		inventory := serveGRPC(t, instance("inventory", "v2"), nil, graygrpc.WithRejectMisrouted())
+		conn, err := grpc.NewClient(inventory.self.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		require.NoError(t, err)
+		defer conn.Close()
+		var trailer metadata.MD
+		_, err = testgrpc.NewTestServiceClient(conn).UnaryCall(context.Background(), &testgrpc.SimpleRequest{}, grpc.Trailer(&trailer))
+		r.counts(t, inventory.seen, "graylane.server.requests", "outcome", "misrouted")
+		r.says(t, status.Code(err).String(), "FailedPrecondition")
+		assert.Equal(t, []string{"inventory"}, trailer.Get("X-Gray-Misrouted"))
 		assert.Empty(t, inventory.log.with(t, "served"), "the handler never ran")
 	})
 }

@@ -34,10 +34,26 @@ type span struct {
 	Name        string
 	SpanContext struct{ TraceID, SpanID string }
 	Parent      struct{ SpanID string }
-	Resource    []struct {
-		Key   string
-		Value struct{ Value any }
+	Attributes  []pair
+	Events      []struct {
+		Name       string
+		Attributes []pair
 	}
+	Resource []pair
+}
+
+type pair struct {
+	Key   string
+	Value struct{ Value any }
+}
+
+func value(pairs []pair, key string) any {
+	for _, p := range pairs {
+		if p.Key == key {
+			return p.Value.Value
+		}
+	}
+	return nil
 }
 
 func spans(t *testing.T, name string) (all []span) {
@@ -59,6 +75,7 @@ func TestOutput(t *testing.T) {
 	for _, want := range []string{
 		"200 OK from order-v2 inventory-v2", "200 OK from order-stable inventory-stable",
 		`graylane_server_requests_total{outcome="matched",service_instance_id="inventory-v2",service_name="inventory",wanted="v2"} 50`,
+		`graylane_server_duration_seconds_count{service_instance_id="order-v2",service_name="order",status="200",version="v2",wanted="v2"} 50`,
 		`graylane_rules_revision{service_instance_id="entrance",service_name="entrance"} 1`,
 		`"gray.version":"v2"`, `"gray.version":"stable"`,
 	} {
@@ -74,14 +91,17 @@ func TestOutput(t *testing.T) {
 	require.Len(t, traces, 200)
 	for id, trace := range traces {
 		require.Len(t, trace, 4, id)
-		ids, parents, services := map[string]bool{}, 0, map[any]int{}
+		ids, parents, services, versions := map[string]bool{}, 0, map[any]int{}, map[any]int{}
 		for _, s := range trace {
 			ids[s.SpanContext.SpanID] = true
-			for _, a := range s.Resource {
-				if a.Key == "service.name" {
-					services[a.Value.Value]++
+			services[value(s.Resource, "service.name")]++
+			attrs := s.Attributes
+			for _, e := range s.Events { // the entrance has no span of its own for its call
+				if e.Name == "gray.decision" {
+					attrs = e.Attributes
 				}
 			}
+			versions[value(attrs, "gray.version")]++
 		}
 		for _, s := range trace {
 			if ids[s.Parent.SpanID] {
@@ -90,12 +110,16 @@ func TestOutput(t *testing.T) {
 		}
 		assert.Equal(t, 3, parents, "all but the first have a parent in the trace")
 		assert.Equal(t, map[any]int{"entrance": 1, "order": 2, "inventory": 1}, services)
+		assert.True(t, versions["v2"] == 4 || versions["stable"] == 4, "%v", versions)
 	}
 }
 
 func TestAFaultOfTheNewVersion(t *testing.T) {
 	out := output(t, "-fail", "0.5")
 	assert.Equal(t, "requests=200 gray=50 failed=25 spans=800", lastLine(out))
+	for _, status := range []string{"OK", "INTERNAL"} {
+		assert.Contains(t, out, `graylane_server_duration_seconds_count{service_instance_id="inventory-v2",service_name="inventory",status="`+status+`",version="v2",wanted="v2"} 25`)
+	}
 	assert.Contains(t, out, "502 Bad Gateway from order-v2, and inventory failed")
 }
 
