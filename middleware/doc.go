@@ -54,13 +54,13 @@
 //	    1 while something keeps the newest rules out of force.
 //	    cause    the document is refused, or the store cannot be read: refused, store
 //
-// NAME and VERSION come from the registry or from whoever sends a request. Of each
-// kind the first 100 are told apart in a process, of both sources; the rest, and what
-// is no UTF-8, is "other". Where versions are names of users (the routing key is uid)
-// all but stable are "other". SITE is a file with its folder and a line, as
-// shop/order.go:42, or "unknown"; the first 100 of a client are told apart. STATUS is
-// the status code of HTTP (200), the code of gRPC in capitals (OK, NOT_FOUND), or one
-// of these:
+// NAME and VERSION come from the registry, or from whoever sends a request: each client
+// and each handler tells the first 100 of either apart, and the rest, as well as what is
+// no UTF-8 or too long, is "other". Where versions are names of users (the routing key
+// is uid) all but stable are "other". SITE is a file with its folder and a line, as
+// shop/order.go:42, or "unknown"; a client tells the first 100 apart. STATUS is the
+// status code of HTTP (200), the code of gRPC in capitals (OK, NOT_FOUND), or one of
+// these:
 //
 //	CANCELLED  the client gave up, over HTTP as over gRPC: no error of the version
 //	aborted    over HTTP, the handler broke the answer off
@@ -68,8 +68,8 @@
 //
 // A request that falls back is counted under the version that was wanted and under
 // the one that served: whoever compares versions by graylane.server.duration takes
-// the series in which version and wanted are the same. Health checks, reflection and
-// the paths of WithExempt are not counted.
+// the series in which version and wanted are the same. Health checks and reflection of
+// gRPC are not counted, nor is what WithExempt names.
 //
 // # Spans, log lines, profiles
 //
@@ -211,5 +211,5 @@
 //     graylane.server.requests with outcome="misrouted". Give both the same policy.
 //   - It is a health check. A gray instance counts graylane.server.requests with
 //     wanted="stable" and outcome="misrouted" while nobody uses it. Name the path in
-//     WithExempt; those of gRPC are exempt.
+//     WithExempt; the health checks of gRPC are exempt.
 package middleware

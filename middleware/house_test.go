@@ -19,6 +19,8 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
 
 	"github.com/graylane/graylane/graytag"
@@ -136,6 +138,7 @@ func serveGRPC(t testing.TB, self registry.Instance, f func(context.Context) err
 	srv := grpc.NewServer(append(options, grpc.StatsHandler(otelgrpc.NewServerHandler(
 		otelgrpc.WithTracerProvider(s.tracer), otelgrpc.WithMeterProvider(s.meter), otelgrpc.WithPropagators(traceContext))))...)
 	testgrpc.RegisterTestServiceServer(srv, &service{self: self, seen: s, f: f})
+	healthgrpc.RegisterHealthServer(srv, health.NewServer())
 	return listen(t, self, s, srv.Serve, srv.Stop)
 }
 

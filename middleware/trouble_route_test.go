@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
 	testgrpc "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -265,6 +266,16 @@ func healthCheck(t *testing.T, r row) {
 	r.counts(t, check().seen, "graylane.server.requests", "wanted", "stable", "outcome", "misrouted")
 	r.names(t, "WithExempt")
 	assert.Zero(t, check(grayhttp.WithExempt("/healthz")).count(t, "graylane.server.requests"))
+
+	r.names(t, "the health checks of gRPC are exempt")
+	n := serveGRPC(t, instance("inventory", "v2"), nil, graygrpc.WithRejectMisrouted())
+	conn, err := grpc.NewClient(n.self.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer conn.Close()
+	reply, err := healthgrpc.NewHealthClient(conn).Check(context.Background(), &healthgrpc.HealthCheckRequest{})
+	require.NoError(t, err)
+	assert.Equal(t, healthgrpc.HealthCheckResponse_SERVING, reply.Status)
+	assert.Zero(t, n.count(t, "graylane.server.requests"))
 }
 
 func refused(t *testing.T, r row) {
