@@ -6,6 +6,7 @@ package telemetry
 
 import (
 	"context"
+	"sync"
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
@@ -41,8 +42,11 @@ type Metrics struct {
 	decisions, requests, malformed, orphans, withheld, forged metric.Int64Counter
 	durations                                                 *durations
 
+	arrivals           sync.Map // arrivalLabels -> *Series, as many as there are labels
 	services, versions *Labels
 }
+
+type arrivalLabels struct{ wanted, outcome string }
 
 // New makes the instruments; a nil provider means the global one, also where
 // that is set only later.
@@ -141,7 +145,7 @@ func (m *Metrics) DecisionsEnabled(ctx context.Context) bool {
 	return m != nil && m.decisions != nil && m.decisions.Enabled(ctx)
 }
 
-// Request counts an inbound request.
+// Request counts an inbound request. outcome must be one of a bounded set.
 func (m *Metrics) Request(ctx context.Context, wanted, outcome string) {
 	if m != nil && m.requests != nil && m.requests.Enabled(ctx) {
 		if outcome == "matched" { // what is wanted is the own version
@@ -149,7 +153,12 @@ func (m *Metrics) Request(ctx context.Context, wanted, outcome string) {
 		} else {
 			wanted = m.Wanted(wanted, missing)
 		}
-		m.requests.Add(ctx, 1, metric.WithAttributes(attribute.String("wanted", wanted), attribute.String("outcome", outcome)))
+		key := arrivalLabels{wanted, outcome}
+		s, ok := m.arrivals.Load(key)
+		if !ok {
+			s, _ = m.arrivals.LoadOrStore(key, newSeries(m.requests, attribute.String("wanted", wanted), attribute.String("outcome", outcome)))
+		}
+		s.(*Series).Add(ctx)
 	}
 }
 

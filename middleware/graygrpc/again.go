@@ -60,9 +60,9 @@ func openStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn,
 }
 
 func (s *againStream) Trailer() metadata.MD {
-	md := s.current.Load().Trailer()
-	if e, ok := s.ctx.Value(entryKey{}).(*Entry); ok && e.private {
-		return public(md)
+	md := unmarked(s.current.Load().Trailer())
+	if leaves(s.ctx) {
+		md = public(md)
 	}
 	return md
 }

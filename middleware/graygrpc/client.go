@@ -75,11 +75,15 @@ func (c *client) unary(ctx context.Context, method string, req, reply any, cc *g
 		}
 	}
 	err := invoker(ctx, method, req, reply, cc, opts...)
-	if err == nil || !to.chosen {
+	if err == nil {
+		return nil
+	}
+	if _, ok := refused(err, anyone); !ok {
 		return err
 	}
 	refusal, ok := refused(err, to.service)
-	if !ok || elsewhere.Tried(ctx) {
+	if !ok || !to.chosen || elsewhere.Tried(ctx) {
+		keepPrivate(ctx, opts)
 		return err
 	}
 	again, done := elsewhere.NewContext(ctx, refusal)
@@ -88,7 +92,7 @@ func (c *client) unary(ctx context.Context, method string, req, reply any, cc *g
 	if refusal.WasNowhere() {
 		second = err
 	}
-	if _, ok := refused(second, to.service); ok {
+	if _, ok := refused(second, anyone); ok {
 		keepPrivate(ctx, opts)
 		return &tried{second}
 	}

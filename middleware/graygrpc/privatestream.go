@@ -14,7 +14,7 @@ func (s *privateStream) SetHeader(md metadata.MD) error { return s.ServerStream.
 func (s *privateStream) SendHeader(md metadata.MD) error {
 	return s.ServerStream.SendHeader(public(md))
 }
-func (s *privateStream) SetTrailer(md metadata.MD) { s.ServerStream.SetTrailer(public(md)) }
+func (s *privateStream) SetTrailer(md metadata.MD) { s.serverStream.SetTrailer(public(md)) }
 
 // public returns md without what is for the inside alone; md stays as it is.
 func public(md metadata.MD) metadata.MD {

@@ -72,10 +72,10 @@ func isMarker(detail *anypb.Any) (info *errdetails.ErrorInfo, ok bool) {
 	return info, info.GetDomain() == markerDomain && info.GetReason() == markerReason
 }
 
-// refused tells whether err is the refusal of an instance of service, and returns
-// what it says of the instance.
+// refused tells whether err is the refusal of an instance of service that nobody has
+// reacted to, and returns what it says of the instance.
 func refused(err error, service string) (*elsewhere.Refusal, bool) {
-	if err == nil || service == "" {
+	if err == nil {
 		return nil, false
 	}
 	if _, ok := err.(*tried); ok {
@@ -91,7 +91,7 @@ func refused(err error, service string) (*elsewhere.Refusal, bool) {
 // refusedIn is refused for the trailer of a stream whose error somebody else may be
 // about to receive.
 func refusedIn(trailer metadata.MD, service string) (*elsewhere.Refusal, bool) {
-	details := trailer.Get("grpc-status-details-bin")
+	details := trailer.Get(detailsKey)
 	if len(details) != 1 {
 		return nil, false
 	}
@@ -102,9 +102,16 @@ func refusedIn(trailer metadata.MD, service string) (*elsewhere.Refusal, bool) {
 	return refusedBy(st, service)
 }
 
+// detailsKey is where gRPC sends a status with details. A server that sets it by
+// hand sends what it has set.
+const detailsKey = "grpc-status-details-bin"
+
+// anyone stands for any service.
+const anyone = ""
+
 func refusedBy(st *statuspb.Status, service string) (*elsewhere.Refusal, bool) {
 	for _, d := range st.GetDetails() {
-		if info, ok := isMarker(d); ok && info.GetMetadata()[markerService] == service {
+		if info, ok := isMarker(d); ok && (service == anyone || info.GetMetadata()[markerService] == service) {
 			return &elsewhere.Refusal{Service: service, ID: info.GetMetadata()[markerInstance], Address: info.GetMetadata()[markerAddress]}, true
 		}
 	}
@@ -133,6 +140,17 @@ func handled(err error) error {
 	}
 	p.Details = kept
 	return status.ErrorProto(p)
+}
+
+// unmarked returns a trailer that a handler may hand on: without a refusal that
+// would be taken for its own. md stays as it is.
+func unmarked(md metadata.MD) metadata.MD {
+	if _, ok := refusedIn(md, anyone); !ok {
+		return md
+	}
+	md = md.Copy()
+	md.Delete(detailsKey)
+	return md
 }
 
 // tried is a refusal after which another instance was asked, or looked for, already:

@@ -91,18 +91,23 @@ func (s *tracedClientStream) ended(err error) {
 	s.once.Do(func() { answered(s.call, s.Trailer(), err) })
 }
 
-// keepPrivate takes out of the trailer that a caller has asked for what must not
-// leave the system, where ctx is that of a call at an [Edge] whose answer does: a
-// handler may hand the trailer on.
+// keepPrivate takes out of the trailer that a caller has asked for what he must not
+// hand on: a refusal, and, where ctx is that of a call at an [Edge] whose answer
+// leaves the system, what is of the inside.
 func keepPrivate(ctx context.Context, opts []grpc.CallOption) {
-	e, ok := ctx.Value(entryKey{}).(*Entry)
-	if !ok || !e.private {
-		return
-	}
 	for _, o := range opts {
-		if t, ok := o.(grpc.TrailerCallOption); ok && t.TrailerAddr != nil {
-			t.TrailerAddr.Delete(hops.RouteKey)
-			t.TrailerAddr.Delete(MisroutedKey)
+		if t, ok := o.(grpc.TrailerCallOption); ok && t.TrailerAddr != nil && *t.TrailerAddr != nil {
+			*t.TrailerAddr = unmarked(*t.TrailerAddr)
+			if leaves(ctx) {
+				*t.TrailerAddr = public(*t.TrailerAddr)
+			}
 		}
 	}
+}
+
+// leaves tells whether ctx is that of a call at an [Edge] whose answer leaves the
+// system.
+func leaves(ctx context.Context) bool {
+	e, ok := ctx.Value(entryKey{}).(*Entry)
+	return ok && e.private
 }

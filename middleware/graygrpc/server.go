@@ -118,6 +118,9 @@ type serverStream struct {
 
 func (s *serverStream) Context() context.Context { return s.ctx }
 
+// SetTrailer sets what a handler may say.
+func (s *serverStream) SetTrailer(md metadata.MD) { s.ServerStream.SetTrailer(unmarked(md)) }
+
 // receive returns the visit of a call, whose context has its tag and is in scope, or
 // the error that it is refused with.
 func (s *server) receive(ctx context.Context, method string) (v visit, err error) {
