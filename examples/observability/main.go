@@ -139,7 +139,7 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	c.client.CloseIdleConnections()
 	s.close() // a request is counted when its handler has returned, which may be after the answer
 	fmt.Fprintln(out, "\nmetrics")
-	if err := excerpt(ctx, metrics, out); err != nil {
+	if err := excerpt(context.WithoutCancel(ctx), metrics, out); err != nil {
 		return err
 	}
 	flush = false

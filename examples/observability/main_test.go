@@ -128,6 +128,27 @@ func TestForATime(t *testing.T) {
 	assert.Regexp(t, regexp.MustCompile(`^requests=([2-9]|\d\d+) gray=\d+ failed=0 spans=\d+$`), lastLine(out))
 }
 
+// interrupter interrupts a run when it shows its first request.
+type interrupter struct {
+	bytes.Buffer
+	stop context.CancelFunc
+}
+
+func (i *interrupter) Write(p []byte) (int, error) {
+	if bytes.HasPrefix(p, []byte("  user")) {
+		i.stop()
+	}
+	return i.Buffer.Write(p)
+}
+
+func TestInterruptedItShowsWhatThereIs(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	out := &interrupter{stop: cancel}
+	require.NoError(t, run(ctx, []string{"-for", "1h"}, out), out.String())
+	assert.Equal(t, "requests=1 gray=0 failed=0 spans=4", lastLine(out.String()))
+	assert.Contains(t, out.String(), "graylane_server_requests_total")
+}
+
 func TestFailuresAreErrors(t *testing.T) {
 	for _, args := range [][]string{{"-fail", "2"}, {"-fail", "NaN"}, {"-requests", "0"}, {"-every", "0s"}, {"-listen", "nowhere:x"}, {"-dir", "/nonsense"}, {"extra"}, {"-nonsense"}} {
 		assert.Error(t, run(context.Background(), args, &bytes.Buffer{}), "%v", args)
