@@ -68,8 +68,8 @@ func New(engine *rule.Engine, disc registry.Discovery, opts ...Option) (*Gateway
 		g.clients = append(g.clients, ways[i])
 	}
 	for _, rt := range t.routes {
-		rt.fail, rt.upgrades, rt.maxBody, rt.limit = c.fail, c.upgrades, c.maxBody, &limiter{logger: c.logger}
-		rt.observers = c.observers
+		rt.fail, rt.upgrades, rt.maxBody, rt.observers = c.fail, c.upgrades, c.maxBody, c.observers
+		rt.limit = &limiter{logger: c.logger}
 		if rt.timeout = rt.Timeout; rt.timeout == 0 {
 			rt.timeout = c.timeout
 		}
@@ -137,6 +137,11 @@ func (rt *route) serve(w http.ResponseWriter, r *http.Request) {
 		if !rt.TLS && (rt.H2C || grpc) {
 			proxy = rt.h2c
 		}
+	}
+	if len(rt.observers) > 0 {
+		x.observed = &observed{began: time.Now(), ctx: r.Context(), grpc: grpc}
+		r = r.WithContext(context.WithValue(r.Context(), observedKey{}, x.observed))
+		defer x.tell()
 	}
 	if r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody {
 		if r.ProtoMajor == 1 {
