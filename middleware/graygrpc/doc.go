@@ -70,8 +70,9 @@
 //     is the name of gRPC's code, such as OK or NOT_FOUND. A call whose client has
 //     given up is CANCELLED, whatever the handler says, and no error of the version.
 //     A call that took longer than its deadline is DEADLINE_EXCEEDED, also where the
-//     client, whose clock began earlier, cancelled it a moment before: near is within
-//     a tenth of the time, and five milliseconds. A handler that panics is INTERNAL;
+//     client, whose clock began earlier, cancelled it a little before, in the last
+//     fifth of the time: no other sign tells one from the other. A handler that
+//     panics is INTERNAL;
 //   - graylane.route.decisions of the balancer, of a client;
 //   - graylane.propagation.orphans{site}, of a client: see the section on calls
 //     without a scope. At debug level each site is logged once, with file and line.
