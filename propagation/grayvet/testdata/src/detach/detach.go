@@ -48,7 +48,7 @@ type server struct {
 	queue chan context.Context
 }
 
-func (s *server) Buy(ctx context.Context, in *pb.Order) (*pb.Receipt, error) {
+func (s *server) Buy(ctx context.Context, in *pb.Order) (*pb.Receipt, error) { // want Buy:"callsOut"
 	go s.shop.Buy(ctx, in) // want `goes on using ctx`
 	s.later.Add(1)
 	go func() { // want `goes on using ctx`
