@@ -3,6 +3,7 @@ package grayvet
 import (
 	"go/ast"
 	"go/types"
+	"slices"
 
 	"golang.org/x/tools/go/analysis"
 	"golang.org/x/tools/go/ast/inspector"
@@ -17,6 +18,9 @@ func (c *checker) checkBackground(cur inspector.Cursor, call *ast.CallExpr) {
 	}
 	o := c.flow.origins(s.ctx)
 	if !o.lost() {
+		return
+	}
+	if s.puts && c.isInbound(call) {
 		return
 	}
 	p, ok := c.place(cur)
@@ -72,6 +76,21 @@ func (c *checker) checkBackground(cur inspector.Cursor, call *ast.CallExpr) {
 		d.SuggestedFixes = c.fixBackground(root, o.root, p, h)
 	}
 	c.report(cur, d)
+}
+
+// isInbound reports whether the method call is one of the request that a handler
+// serves. A copy of that one, with another context, is kept rather than sent.
+func (c *checker) isInbound(call *ast.CallExpr) bool {
+	sel, ok := ast.Unparen(call.Fun).(*ast.SelectorExpr)
+	if !ok {
+		return false
+	}
+	v := c.flow.variable(sel.X)
+	if v == nil || !c.flow.params[v] {
+		return false
+	}
+	fn, ok := c.functionOf(v)
+	return ok && slices.Contains(c.handlerParams(fn), v)
 }
 
 func contains(outer, inner ast.Node) bool {

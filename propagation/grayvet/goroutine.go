@@ -40,7 +40,7 @@ func (c *checker) checkDetach(cur inspector.Cursor, stmt *ast.GoStmt) {
 	if lit, ok := ast.Unparen(stmt.Call.Fun).(*ast.FuncLit); ok {
 		d.End = lit.Type.End()
 	}
-	d.Related = []analysis.RelatedInformation{{Pos: use.Pos(), End: use.End(), Message: used}}
+	d.Related = []analysis.RelatedInformation{{Pos: use.Pos(), End: use.End(), Message: "it uses " + used + " here"}}
 	if detach := c.detach(cur, use.Pos()); detach != "" && isContextType(c.typeOf(use)) && slices.Contains(stmt.Call.Args, use) {
 		d.SuggestedFixes = []analysis.SuggestedFix{{
 			Message:   "use " + detach + "(" + used + ")",

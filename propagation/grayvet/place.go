@@ -141,14 +141,20 @@ func (c *checker) heldBy(h hand, fn ast.Node) bool {
 	if h.v == nil {
 		return false
 	}
-	cur, ok := c.root.FindByPos(h.v.Pos(), h.v.Pos())
+	owner, ok := c.functionOf(h.v)
+	return ok && owner == fn
+}
+
+// functionOf returns the function whose parameter or variable v is.
+func (c *checker) functionOf(v *types.Var) (ast.Node, bool) {
+	cur, ok := c.root.FindByPos(v.Pos(), v.Pos())
 	if !ok {
-		return false
+		return nil, false
 	}
-	for cur := range cur.Enclosing((*ast.FuncDecl)(nil), (*ast.FuncLit)(nil)) {
-		return cur.Node() == fn
+	for fn := range cur.Enclosing((*ast.FuncDecl)(nil), (*ast.FuncLit)(nil)) {
+		return fn.Node(), true
 	}
-	return false
+	return nil, false
 }
 
 // awaitsEnd reports whether fn asks whether its context has ended: what it does

@@ -142,3 +142,14 @@ func none(c pb.ShopClient) {
 func shutdownServer(ctx context.Context, s *http.Server) {
 	s.Shutdown(context.Background())
 }
+
+type transport struct{ base http.RoundTripper }
+
+func (t transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	return t.base.RoundTrip(req.Clone(context.Background())) // want `req.Clone is called`
+}
+
+// A copy of the request that is served is kept, and not sent.
+func keep(w http.ResponseWriter, r *http.Request) *http.Request {
+	return r.Clone(context.Background())
+}
