@@ -61,7 +61,10 @@ type checker struct {
 	outgoing map[*types.Var]int     // how often a variable is the context of an outgoing call
 	used     map[types.Object]int   // how often it is used at all; filled when first asked for
 	ignored  map[*ast.File]*ignores // by file, read when first asked for
-	reported map[ast.Node]bool      // each origin of a lost context once
+	awaits   map[ast.Node]bool      // by function, see awaitsEnd
+	waiting  map[ast.Node]*waiting  // by function, see waits
+	carriers map[*types.Scope][]*types.Var
+	reported map[ast.Node]bool // each origin of a lost context once
 }
 
 func newChecker(pass *analysis.Pass) *checker {
@@ -75,6 +78,9 @@ func newChecker(pass *analysis.Pass) *checker {
 		attached: map[types.Object]bool{},
 		outgoing: map[*types.Var]int{},
 		ignored:  map[*ast.File]*ignores{},
+		awaits:   map[ast.Node]bool{},
+		waiting:  map[ast.Node]*waiting{},
+		carriers: map[*types.Scope][]*types.Var{},
 		reported: map[ast.Node]bool{},
 	}
 }

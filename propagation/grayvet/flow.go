@@ -228,6 +228,10 @@ func (w *walk) variable(v *types.Var, carried bool) {
 		return
 	}
 	w.seen[visit{v, carried}] = true
+	if o, ok := w.known[v]; ok {
+		w.merge(o, carried)
+		return
+	}
 	given := w.params[v]
 	if given {
 		w.given = append(w.given, v)
@@ -239,6 +243,16 @@ func (w *walk) variable(v *types.Var, carried bool) {
 	}
 	for _, x := range w.assigned[v] {
 		w.value(x, carried)
+	}
+}
+
+// merge takes in what is known of a variable on the way.
+func (w *walk) merge(o origins, carried bool) {
+	w.given = append(w.given, o.given...)
+	w.cancel = w.cancel || o.cancel
+	w.other = w.other || o.other || carried && o.root != nil
+	if w.root == nil && !carried {
+		w.root = o.root
 	}
 }
 

@@ -154,54 +154,66 @@ func (c *checker) isHarmless(call *ast.CallExpr) bool {
 	return slices.ContainsFunc(harmless, func(h string) bool { return path == h || strings.HasPrefix(path, h+"/") })
 }
 
+// waiting is what a function does, outside of the goroutines that it starts, by
+// which it may wait for one of them.
+type waiting struct {
+	last     token.Pos             // of the last place where it waits
+	deferred bool                  // it waits in a defer
+	used     map[types.Object]bool // the variables that it uses
+}
+
 // waits reports whether anything in the handler suggests that it does not return
 // before the goroutine has ended.
 func (c *checker) waits(fn, goroutine inspector.Cursor) bool {
-	shared := c.shared(fn.Node(), goroutine)
-	after := goroutine.Node().End()
-	found := false
-	inDefer := func(cur inspector.Cursor) bool {
-		for range cur.Enclosing((*ast.DeferStmt)(nil)) {
+	w := c.waiting[fn.Node()]
+	if w == nil {
+		w = c.findWaiting(fn)
+		c.waiting[fn.Node()] = w
+	}
+	if w.deferred || w.last > goroutine.Node().Pos() {
+		return true
+	}
+	for v := range c.shared(fn.Node(), goroutine) {
+		if w.used[v] {
 			return true
 		}
-		return false
 	}
+	return false
+}
+
+func (c *checker) findWaiting(fn inspector.Cursor) *waiting {
+	w := &waiting{used: map[types.Object]bool{}}
 	fn.Inspect([]ast.Node{(*ast.GoStmt)(nil), (*ast.UnaryExpr)(nil), (*ast.RangeStmt)(nil), (*ast.ForStmt)(nil),
 		(*ast.SelectStmt)(nil), (*ast.CallExpr)(nil), (*ast.Ident)(nil)}, func(cur inspector.Cursor) bool {
-		if found {
-			return false
-		}
+		var waits bool
 		switch n := cur.Node().(type) {
 		case *ast.GoStmt:
 			return false
 		case *ast.Ident:
-			found = shared[c.info.Uses[n]] && !isAdd(cur)
-			return true
+			if v, ok := c.info.Uses[n].(*types.Var); ok && !isAdd(cur) {
+				w.used[v] = true
+			}
 		case *ast.UnaryExpr:
-			if n.Op != token.ARROW {
-				return true
-			}
+			waits = n.Op == token.ARROW
 		case *ast.RangeStmt:
-			if _, ok := c.typeOf(n.X).Underlying().(*types.Chan); !ok {
-				return true
-			}
+			_, waits = c.typeOf(n.X).Underlying().(*types.Chan)
 		case *ast.ForStmt:
-			found = n.Cond == nil && n.Pos() > after // a loop of reads, say
-			return true
+			waits = n.Cond == nil // a loop of reads, say
 		case *ast.SelectStmt:
-			if len(n.Body.List) > 0 {
-				return true
-			}
+			waits = len(n.Body.List) == 0
 		case *ast.CallExpr:
 			f := typeutil.Callee(c.info, n)
-			if f == nil || !strings.HasPrefix(f.Name(), "Wait") && !strings.HasPrefix(f.Name(), "wait") {
-				return true
+			waits = f != nil && (strings.HasPrefix(f.Name(), "Wait") || strings.HasPrefix(f.Name(), "wait"))
+		}
+		if waits {
+			w.last = max(w.last, cur.Node().Pos())
+			for range cur.Enclosing((*ast.DeferStmt)(nil)) {
+				w.deferred = true
 			}
 		}
-		found = cur.Node().Pos() > after || inDefer(cur)
 		return true
 	})
-	return found
+	return w
 }
 
 // isAdd reports whether cur is the wg of wg.Add(1).

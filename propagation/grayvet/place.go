@@ -98,22 +98,14 @@ func (c *checker) hand(pos token.Pos) hand {
 	innermost := c.pass.Pkg.Scope().Innermost(pos)
 	var contexts, others []hand
 	for s := innermost; s != nil && s != c.pass.Pkg.Scope() && s.Parent() != c.pass.Pkg.Scope(); s = s.Parent() {
-		for _, name := range s.Names() {
-			v, ok := s.Lookup(name).(*types.Var)
-			if !ok || name == "_" {
-				continue
-			}
-			kind := carrierOf(v.Type())
-			if kind == carriesNothing || kind == likeContext {
-				continue
-			}
+		for _, v := range c.carriersOf(s) {
+			name, kind := v.Name(), carrierOf(v.Type())
 			if _, seen := innermost.LookupParent(name, pos); seen != v || !c.flow.originsOf(v).fromParameter() {
 				continue
 			}
-			switch {
-			case kind == isContext:
+			if kind == isContext {
 				contexts = append(contexts, hand{v: v, text: name})
-			case c.flow.params[v]:
+			} else {
 				others = append(others, hand{v: v, text: name + ".Context()"})
 			}
 		}
@@ -133,6 +125,26 @@ func (c *checker) hand(pos token.Pos) hand {
 		return h
 	}
 	return hand{}
+}
+
+// carriersOf returns the variables of s, and not of the scopes around it, that
+// hold a context.
+func (c *checker) carriersOf(s *types.Scope) []*types.Var {
+	vars, ok := c.carriers[s]
+	if ok {
+		return vars
+	}
+	for _, name := range s.Names() {
+		v, ok := s.Lookup(name).(*types.Var)
+		if !ok || name == "_" {
+			continue
+		}
+		if kind := carrierOf(v.Type()); kind == isContext || c.flow.params[v] && (kind == isRequest || kind == isStream) {
+			vars = append(vars, v)
+		}
+	}
+	c.carriers[s] = vars
+	return vars
 }
 
 // heldBy reports whether the context is a variable of fn itself, and not of a
@@ -160,16 +172,22 @@ func (c *checker) functionOf(v *types.Var) (ast.Node, bool) {
 // awaitsEnd reports whether fn asks whether its context has ended: what it does
 // then needs another one.
 func (c *checker) awaitsEnd(fn ast.Node) bool {
+	asks, ok := c.awaits[fn]
+	if ok {
+		return asks
+	}
 	cur, ok := c.root.FindNode(fn)
 	if !ok {
 		return true
 	}
 	for cur := range cur.Preorder((*ast.CallExpr)(nil)) {
 		if c.asksForEnd(cur.Node().(*ast.CallExpr)) {
-			return true
+			asks = true
+			break
 		}
 	}
-	return false
+	c.awaits[fn] = asks
+	return asks
 }
 
 func (c *checker) asksForEnd(call *ast.CallExpr) bool {
