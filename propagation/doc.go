@@ -31,6 +31,9 @@
 // takes the tag, the baggage and the span context out of it; [Go] and [Bind] do
 // so for goroutines and worker pools.
 //
+// The command [github.com/graylane/graylane/propagation/grayvet/cmd/grayvet] finds
+// the places where a program uses another context, or one that has ended.
+//
 // # Messages
 //
 // A producer injects into the headers of a message, a consumer takes the tag out

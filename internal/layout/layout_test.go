@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -142,5 +143,37 @@ func TestEveryPackageHasADocFile(t *testing.T) {
 		}
 		_, err := os.Stat(filepath.Join("..", "..", filepath.FromSlash(name), "doc.go"))
 		assert.NoError(t, err, "%s needs a doc.go", name)
+	}
+}
+
+// A nested module is not built, tested or linked with this one. Tools and
+// comparisons live in internal; grayvet is a tool that users install.
+func TestNestedModules(t *testing.T) {
+	root := filepath.Join("..", "..")
+	found := false
+	require.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && path != root && strings.HasPrefix(d.Name(), ".") {
+			return filepath.SkipDir
+		}
+		if d.Name() != "go.mod" {
+			return nil
+		}
+		dir, err := filepath.Rel(root, filepath.Dir(path))
+		if err != nil {
+			return err
+		}
+		dir = filepath.ToSlash(dir)
+		found = found || dir == "propagation/grayvet"
+		assert.True(t, dir == "." || dir == "propagation/grayvet" || under(dir, "internal"), "%s must not be a module of its own", dir)
+		return nil
+	}))
+	assert.True(t, found, "propagation/grayvet must be a module of its own")
+	for name, p := range packages(t) {
+		for _, dep := range p.Deps {
+			assert.False(t, under(dep, "golang.org/x/tools"), "%s must not link %s: users do not get x/tools", name, dep)
+		}
 	}
 }
