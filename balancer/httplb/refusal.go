@@ -26,7 +26,16 @@ type refusal struct {
 	wanted string
 }
 
-// takes tells whether resp, a 421, is a refusal after which the request may go
+// isRefusal tells whether resp says that the request should not have come to the
+// instance: a 421, or, of gRPC, FAILED_PRECONDITION without a body.
+func isRefusal(resp *http.Response) bool {
+	if len(resp.Header[arrival.MisroutedHeader]) == 0 {
+		return false
+	}
+	return resp.StatusCode == http.StatusMisdirectedRequest || resp.Header.Get("Grpc-Status") == "9"
+}
+
+// takes tells whether resp is a refusal after which the request may go
 // elsewhere. Its body is in memory then. The marker has to name the service that was
 // asked: an instance may hand on the refusal of another service.
 func (x *exchange) takes(resp *http.Response) bool {

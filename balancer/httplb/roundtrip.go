@@ -128,9 +128,11 @@ func (x *exchange) run() (*http.Response, error) {
 		switch {
 		case err == nil:
 			x.s.reached(in.endpoint, forced)
-			if resp.StatusCode == http.StatusMisdirectedRequest {
+			if isRefusal(resp) {
 				again := x.takes(resp)
-				delete(resp.Header, arrival.MisroutedHeader) // nobody else may react to it
+				// Nobody else may react to it, or learn who it was.
+				delete(resp.Header, arrival.MisroutedHeader)
+				delete(resp.Header, arrival.DetailsHeader)
 				if again {
 					x.refusal = &refusal{resp: resp, in: in, choice: choice, wanted: wanted}
 					continue

@@ -17,6 +17,7 @@ import (
 const (
 	MisroutedHeader = "X-Gray-Misrouted"
 	MisroutedKey    = "x-gray-misrouted"
+	DetailsHeader   = "Grpc-Status-Details-Bin" // of a refusal over gRPC, as HTTP sees it: holds the instance
 )
 
 // Marker returns the value of the marker of an instance of service. The name is in

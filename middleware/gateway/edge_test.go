@@ -179,6 +179,7 @@ func TestTheAnswerSaysWhatWasDecided(t *testing.T) {
 	reg, _ := orders(t)
 	boast := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header()["X-Version"] = []string{"v7", "v8"}
+		w.Header().Set(gateway.ReasonHeader, "order")
 		w.Header().Set("X-Canary-Group", "mine")
 		http.SetCookie(w, &http.Cookie{Name: "session", Value: "1"})
 	})
@@ -196,6 +197,7 @@ func TestTheAnswerSaysWhatWasDecided(t *testing.T) {
 	for path, want := range map[string]string{"/order": "v2.1.0", "/cart": "stable"} {
 		resp, _ := get(t, client, url+path, "X-User-ID", "1")
 		assert.Equal(t, []string{want}, resp.Header["X-Version"], "of the service that the route is for: %s", path)
+		assert.Empty(t, resp.Header.Get(gateway.ReasonHeader), "nothing failed here")
 		assert.NotContains(t, resp.Header, "X-Canary-Group", path)
 	}
 	resp, _ := get(t, client, url+"/order", "X-User-ID", "2")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/graylane/graylane/graytag"
 	"github.com/graylane/graylane/graytag/rule"
+	"github.com/graylane/graylane/internal/arrival"
 	"github.com/graylane/graylane/internal/edge"
 	"github.com/graylane/graylane/middleware/grayhttp"
 	"github.com/graylane/graylane/registry"
@@ -138,11 +139,6 @@ func (rt *route) serve(w http.ResponseWriter, r *http.Request) {
 			proxy = rt.h2c
 		}
 	}
-	if len(rt.observers) > 0 {
-		x.observed = &observed{began: time.Now(), ctx: r.Context(), grpc: grpc}
-		r = r.WithContext(context.WithValue(r.Context(), observedKey{}, x.observed))
-		defer x.tell()
-	}
 	if r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody {
 		if r.ProtoMajor == 1 {
 			// net/http would throw the rest of the request away when the answer
@@ -180,6 +176,9 @@ func (rt *route) serve(w http.ResponseWriter, r *http.Request) {
 	proxy.ServeHTTP(x, r)
 	x.ended = true
 	// As trailers that the service did not announce.
+	if len(x.Header()[http.TrailerPrefix+grayhttp.MisroutedHeader]) > 0 {
+		delete(x.Header(), http.TrailerPrefix+arrival.DetailsHeader)
+	}
 	delete(x.Header(), http.TrailerPrefix+edge.VersionHeader)
 	delete(x.Header(), http.TrailerPrefix+edge.GroupHeader)
 }

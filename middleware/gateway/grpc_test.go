@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"strings"
 	"sync"
@@ -21,6 +22,7 @@ import (
 	"github.com/graylane/graylane/graytag"
 	"github.com/graylane/graylane/middleware/gateway"
 	"github.com/graylane/graylane/middleware/graygrpc"
+	"github.com/graylane/graylane/registry"
 	"github.com/graylane/graylane/registry/memory"
 )
 
@@ -72,9 +74,9 @@ func (s *service) FullDuplexCall(stream grpc.BidiStreamingServer[testgrpc.Stream
 	}
 }
 
-func startService(t *testing.T, reg *memory.Registry, name, version string) *service {
+func startService(t *testing.T, reg *memory.Registry, name, version string, options ...graygrpc.ServerOption) *service {
 	t.Helper()
-	opts, err := graygrpc.ServerOptions()
+	opts, err := graygrpc.ServerOptions(options...)
 	require.NoError(t, err)
 	srv := grpc.NewServer(opts...)
 	s := &service{}
@@ -140,6 +142,33 @@ func TestW6_GRPC(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []string{""}, stable.tags)
 	assert.Equal(t, []string{"stable"}, header.Get("x-version"))
+}
+
+// An instance whose metadata have become another version's refuses. The client learns
+// that, and neither which instance it was nor how clients of the inside would see it.
+func TestRefusalsOfGRPC(t *testing.T) {
+	reg := memory.New()
+	startService(t, reg, "order", "v2.1.0", graygrpc.WithRejectMisrouted(), graygrpc.WithLogger(slog.New(slog.DiscardHandler)),
+		graygrpc.WithSelf(registry.Instance{ID: "order-1", Service: "order", Metadata: map[string]string{"version": "v3"}}))
+	client := dial(t, start(t, reg))
+	ctx := metadata.AppendToOutgoingContext(context.Background(), "x-user-id", "10086")
+	refused := func(header, trailer metadata.MD, err error) {
+		t.Helper()
+		assert.Equal(t, codes.FailedPrecondition, status.Code(err))
+		assert.Empty(t, status.Convert(err).Details())
+		for _, md := range []metadata.MD{header, trailer} {
+			assert.Empty(t, md.Get(graygrpc.MisroutedKey))
+			assert.Empty(t, md.Get("grpc-status-details-bin"))
+		}
+	}
+	var header, trailer metadata.MD
+	_, err := client.UnaryCall(ctx, &testgrpc.SimpleRequest{}, grpc.Header(&header), grpc.Trailer(&trailer))
+	refused(header, trailer, err)
+	stream, err := client.FullDuplexCall(ctx)
+	require.NoError(t, err)
+	_, err = stream.Recv()
+	header, _ = stream.Header()
+	refused(header, stream.Trailer(), err)
 }
 
 // TestW6_NoInstance gets a status that a client of gRPC understands.

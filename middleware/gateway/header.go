@@ -59,6 +59,7 @@ func (x *exchange) take(res *http.Response) {
 	}
 	delete(res.Header, edge.VersionHeader)
 	delete(res.Header, edge.GroupHeader)
+	delete(res.Header, ReasonHeader) // which is ours to give
 	if res.StatusCode == http.StatusSwitchingProtocols {
 		return
 	}
