@@ -248,7 +248,7 @@ func TestM1_AVersionThatIsNoText(t *testing.T) {
 	assert.EqualValues(t, len(kinds), count("graylane.route.decisions", "served=other", "wanted=stable", "outcome=fallback_any"))
 	for _, s := range spans.Ended() {
 		for _, a := range s.Attributes() {
-			assert.True(t, utf8.ValidString(a.Value.Emit()))
+			assert.True(t, utf8.ValidString(a.Value.String()))
 		}
 	}
 	hops, _ := route.Hops()
