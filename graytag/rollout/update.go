@@ -75,9 +75,9 @@ func (n Note) now() Note {
 }
 
 const (
-	attempts  = 30 // of a write that may give up
+	attempts  = 20 // of a write that may give up
 	firstWait = 5 * time.Millisecond
-	maxWait   = 250 * time.Millisecond
+	maxWait   = 100 * time.Millisecond
 )
 
 // update is Update; a stubborn one ends with ctx alone, or with what no attempt can
