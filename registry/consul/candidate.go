@@ -24,6 +24,7 @@ type candidate struct {
 
 	retry   backoff
 	unasked bucket // answers that brought nothing new
+	left    *term  // is over, and its lock may not be released yet
 
 	trouble    trouble // no answer, or one that does not do
 	holding    trouble // the same while it leads
@@ -75,6 +76,14 @@ func (c *candidate) campaign(ctx context.Context) *term {
 				continue // that connection was dead, perhaps
 			}
 			if !c.failed(ctx, err, "wait for") {
+				return nil
+			}
+			continue
+		}
+		if p != nil && c.left != nil && p.Session == c.left.session {
+			c.release(c.left)
+			index = 0
+			if c.left != nil && !sleep(ctx, c.retry.next()) {
 				return nil
 			}
 			continue
@@ -201,16 +210,20 @@ func (c *candidate) acquireOnce(ctx context.Context, p *api.KVPair) (bool, error
 
 // release gives the lock back, where the session has it, and ends the session: in
 // this order, for a session that ends with a lock leaves a lock-delay behind.
-// Where Consul cannot be reached the session ends by itself.
+// Where Consul cannot be reached it is tried again when it can be; else the session
+// ends by itself.
 func (c *candidate) release(t *term) {
+	c.left = nil
 	var err error
 	for range 2 {
 		if err = c.releaseOnce(t); err == nil {
+			c.unreleased.over("consul: the leader lock is released")
 			return
 		}
 		c.e.r.clients.idleKV()
 	}
-	c.unreleased.failed("consul: cannot release the leader lock, its session will expire", c.e.errorf(err, "release"))
+	c.left = t
+	c.unreleased.failed("consul: cannot release the leader lock; if that lasts, its session will expire", c.e.errorf(err, "release"))
 }
 
 func (c *candidate) releaseOnce(t *term) error {

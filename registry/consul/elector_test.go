@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -279,6 +281,7 @@ func newSwitched(t *testing.T, agent *consultest.Agent) *switched {
 	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: agent.Address()})
 	transport := &http.Transport{}
 	proxy.Transport = transport
+	proxy.ErrorLog = log.New(io.Discard, "", 0)
 	s := &switched{}
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.requests.Add(1)
@@ -332,7 +335,10 @@ func TestElector_ServerErrors(t *testing.T) {
 	resign() // at once
 
 	front.answer.Store(nil)
-	l.nth(2)
+	back := time.Now()
+	again := l.nth(2).start.Sub(back)
+	t.Logf("leads again after %v", again)
+	assert.Less(t, again, 10*time.Second, "it has released what it could not before; no session had to expire")
 	l.neverTwo()
 	assert.LessOrEqual(t, logs.lines(), 6, logs.String())
 }
