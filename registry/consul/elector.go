@@ -27,10 +27,10 @@ import (
 // leads, and Consul in practice waits for twice the TTL. The function that leads
 // has that time to notice that its context has ended.
 //
-// Consul takes the lock away earlier where a person does: who destroys the session,
-// deletes the key, or takes the node of the agent out of the catalog. The leader
-// hears of it at once through a blocking query; where it is cut off at the same
-// time, only within the TTL. Nor does a clock run while a machine is suspended, and
+// Consul takes the lock away earlier where it is told to: when somebody destroys the
+// session or deletes the key, and when the agent leaves the cluster, whose node takes
+// its sessions with it. The leader hears of that at once through a blocking query;
+// where it is cut off at the same time, only within the TTL. Nor does a clock run while a machine is suspended, and
 // a process that was stopped may do one thing more before it knows. Rules are safe
 // from all this by their own means: [RuleStore.Put] refuses what was decided on
 // another revision.

@@ -272,6 +272,7 @@ func TestElector_AgentRestarts(t *testing.T) {
 // switched forwards to an agent, or answers as the test says.
 type switched struct {
 	*httptest.Server
+	proxy    *httputil.ReverseProxy
 	answer   atomic.Pointer[http.HandlerFunc]
 	requests atomic.Int64
 }
@@ -282,7 +283,7 @@ func newSwitched(t *testing.T, agent *consultest.Agent) *switched {
 	transport := &http.Transport{}
 	proxy.Transport = transport
 	proxy.ErrorLog = log.New(io.Discard, "", 0)
-	s := &switched{}
+	s := &switched{proxy: proxy}
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.requests.Add(1)
 		if f := s.answer.Load(); f != nil {
@@ -343,8 +344,77 @@ func TestElector_ServerErrors(t *testing.T) {
 	assert.LessOrEqual(t, logs.lines(), 6, logs.String())
 }
 
-// A function that returns while it leads gives the lock back, and what a Lead that
-// was waiting has left behind is nothing.
+// The lock is taken and the answer gets lost: it is given back, not left to expire.
+func TestElector_AnswerLost(t *testing.T) {
+	t.Parallel()
+	agent := consultest.Start(t)
+	front := newSwitched(t, agent)
+	var lost atomic.Bool
+	front.set(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Has("acquire") && lost.CompareAndSwap(false, true) {
+			front.proxy.ServeHTTP(httptest.NewRecorder(), r)
+			panic(http.ErrAbortHandler)
+		}
+		front.proxy.ServeHTTP(w, r)
+	})
+	l := &election{t: t}
+	start := time.Now()
+	l.stand(elector(t, open(t, front.config())), "a")
+	took := l.nth(1).start.Sub(start)
+	assert.True(t, lost.Load())
+	assert.Less(t, took, 10*time.Second, "no session had to expire")
+	assert.Len(t, sessions(t, agent), 1)
+}
+
+// Consul's servers elect another leader among them: ours leads on.
+func TestElector_ServersElect(t *testing.T) {
+	t.Parallel()
+	cluster := consultest.StartCluster(t, 3)
+	leader, followers := cluster.Leader(), cluster.Followers()
+	l := &election{t: t}
+	l.stand(elector(t, open(t, followers[0].Config())), "a")
+	l.nth(1)
+	l.stand(elector(t, open(t, followers[1].Config())), "b")
+	leader.Kill()
+	now := cluster.Leader()
+	p, _, err := now.Client().KV().Get(leaderKey, &api.QueryOptions{RequireConsistent: true})
+	require.NoError(t, err)
+	renewed := func() bool {
+		q := &api.QueryOptions{RequireConsistent: true, WaitIndex: p.ModifyIndex, WaitTime: 12 * time.Second}
+		again, _, err := now.Client().KV().Get(leaderKey, q) // longer than the TTL
+		return err == nil && again.Session == p.Session
+	}
+	assert.True(t, renewed())
+	require.Len(t, l.all(), 1)
+	assert.Zero(t, l.all()[0].end)
+}
+
+// What the documentation names is enough, and less is refused.
+func TestElector_ACL(t *testing.T) {
+	t.Parallel()
+	agent, token := startWithACL(t)
+	node, err := agent.Client().Agent().NodeName()
+	require.NoError(t, err)
+	candidate := token("candidate", fmt.Sprintf(`key "graylane/leader" { policy = "write" } session %q { policy = "write" }`, node))
+	reader := token("reader", `key "graylane/leader" { policy = "read" }`)
+
+	logs := &logBuffer{}
+	e := elector(t, open(t, reader, consul.WithLogger(slog.New(slog.NewTextHandler(logs, nil)))))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	require.ErrorIs(t, e.Lead(ctx, func(context.Context) error { return errors.New("it leads") }), context.DeadlineExceeded)
+	assert.Contains(t, logs.String(), "Permission denied")
+	assert.Equal(t, 1, logs.lines(), logs.String())
+
+	l := &election{t: t}
+	l.stand(elector(t, open(t, candidate), consul.WithCandidate("a")), "a")
+	l.nth(1)
+	who, err := e.Leader(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, "a", who.ID)
+}
+
+// Closing the registry ends the leader and who waits, and leaves nothing behind.
 func TestElector_ClosingTheRegistry(t *testing.T) {
 	t.Parallel()
 	agent := consultest.Start(t)
