@@ -25,6 +25,7 @@ type candidate struct {
 	retry   backoff
 	unasked bucket // answers that brought nothing new
 	left    *term  // is over, and its lock may not be released yet
+	seen    uint64 // the highest revision of the lock
 
 	trouble    trouble // no answer, or one that does not do
 	holding    trouble // the same while it leads
@@ -71,6 +72,7 @@ func (c *candidate) campaign(ctx context.Context) *term {
 		}
 		if err != nil {
 			index = 0
+			c.seen = max(c.seen, 1) // there may have been one
 			c.e.r.clients.idleKV()
 			if asked > 0 && errors.Is(err, context.DeadlineExceeded) {
 				continue // that connection was dead, perhaps
@@ -88,6 +90,8 @@ func (c *candidate) campaign(ctx context.Context) *term {
 			}
 			continue
 		}
+		before := c.seen
+		c.seen = revisionOf(p)
 		if p != nil && p.Session != "" {
 			c.over()
 			index = nextIndex(asked, meta.LastIndex)
@@ -97,6 +101,14 @@ func (c *candidate) campaign(ctx context.Context) *term {
 			continue
 		}
 		index = 0
+		if c.seen < before {
+			// Without the lock-delay that Consul has forgotten with the lock.
+			c.losses.logger.Warn("consul: the leader lock has vanished, whoever held it may not know yet", slog.Duration("wait", c.e.ttl))
+			if !sleep(ctx, c.e.ttl) {
+				return nil
+			}
+			continue
+		}
 		t, err := c.acquire(ctx)
 		if t != nil {
 			c.over()

@@ -30,10 +30,13 @@ import (
 // Consul takes the lock away earlier where it is told to: when somebody destroys the
 // session or deletes the key, and when the agent leaves the cluster, whose node takes
 // its sessions with it. The leader hears of that at once through a blocking query;
-// where it is cut off at the same time, only within the TTL. Nor does a clock run while a machine is suspended, and
-// a process that was stopped may do one thing more before it knows. Rules are safe
-// from all this by their own means: [RuleStore.Put] refuses what was decided on
-// another revision.
+// where it is cut off at the same time, only within the TTL. Where the lock itself has
+// vanished, because its key was deleted or Consul has lost its data, a candidate that
+// had seen it, or had not reached Consul before, waits for the TTL first; one that
+// starts in that moment knows of nothing to wait for. Nor does a clock run while a
+// machine is suspended, and a process that was stopped may do one thing more before it
+// knows. Rules are safe from all this by their own means: [RuleStore.Put] refuses what
+// was decided on another revision.
 //
 // # Who leads after whom
 //

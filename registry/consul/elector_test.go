@@ -240,6 +240,26 @@ func TestElector_OperatorTakesTheLock(t *testing.T) {
 	assert.Empty(t, sessions(t, agent))
 }
 
+// The key of a leader that is cut off is deleted: who knows of the lock waits until
+// that leader has stepped down.
+func TestElector_KeyDeletedWhileCutOff(t *testing.T) {
+	t.Parallel()
+	agent := consultest.Start(t)
+	a, b := newRelay(t, agent.Address()), newSwitched(t, agent)
+	l := &election{t: t}
+	l.stand(elector(t, open(t, a.config())), "a")
+	l.nth(1)
+	l.stand(elector(t, open(t, b.config())), "b")
+	require.Eventually(t, func() bool { return b.requests.Load() >= 2 }, patience, time.Millisecond, "b waits for the lock")
+	a.blackout()
+	_, err := agent.Client().KV().Delete(leaderKey, nil)
+	require.NoError(t, err)
+	deleted := time.Now()
+	assert.Equal(t, "b", l.nth(2).who)
+	t.Logf("replaced after %v", l.nth(2).start.Sub(deleted))
+	l.neverTwo()
+}
+
 // An agent that restarts keeps the session, one that has lost its data does not:
 // either way one leads afterwards.
 func TestElector_AgentRestarts(t *testing.T) {
