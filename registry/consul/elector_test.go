@@ -173,7 +173,9 @@ func TestElector_DeadLeader(t *testing.T) {
 		end := l.ended(n).end
 		next := l.nth(n + 1)
 		t.Logf("resigned: replaced after %v", next.start.Sub(end))
-		assert.Less(t, next.start.Sub(end), 5*time.Second, "no session had to expire")
+		if next.who != first.who { // that one may not have tried again yet
+			assert.Less(t, next.start.Sub(end), 5*time.Second, "no session had to expire")
+		}
 	}
 	l.neverTwo()
 }
@@ -232,7 +234,9 @@ func TestElector_OperatorTakesTheLock(t *testing.T) {
 			assert.ErrorContains(t, s.cause, leaderKey)
 			t.Logf("stepped down after %v", s.end.Sub(acted))
 			assert.Less(t, s.end.Sub(acted), 2*time.Second, "it was told, it has not only asked again")
-			l.nth(2)
+			if name != "key deleted" { // see TestElector_KeyDeletedWhileCutOff
+				l.nth(2)
+			}
 			resign()
 			l.neverTwo()
 		})
