@@ -75,8 +75,9 @@ const pooled = 3
 //
 // A comparison with stable fails where gray is above the ratio and above the floor
 // in each of the last windows, as many as the check asks for, and where in those
-// windows together gray has had the minimum of requests and the difference is
-// credible: [FisherGreater] is below the level. For latencies that is tested on the
+// together gray has had the minimum of requests and the difference is credible:
+// [FisherGreater] is below the level. What is bad in the newest window and credible
+// only in up to three together fails as well: little traffic needs more time. For latencies that is tested on the
 // requests that took longer than what gray's p99 is held to. A limit fails without
 // a test.
 func (a *Analysis) Judge(windows []*Window, base *Baseline) []Check {
@@ -141,8 +142,8 @@ func (a *Analysis) run(windows []*Window, consecutive int, name string, see func
 	together := *windows[0]
 	for i, w := range windows {
 		if i > 0 {
-			if !see(w).bad {
-				c.Why = fmt.Sprintf("%s: bad for %d windows of %d, and not credible yet", newest.why, i, consecutive)
+			if i < consecutive && !see(w).bad {
+				c.Why = fmt.Sprintf("%s: bad for %d windows of %d", newest.why, i, consecutive)
 				return c
 			}
 			together.merge(w)
@@ -153,7 +154,7 @@ func (a *Analysis) run(windows []*Window, consecutive int, name string, see func
 			p = m.p()
 			c.P = min(c.P, p)
 		}
-		if i+1 >= consecutive && m.enough && p < a.Level {
+		if i+1 >= consecutive && m.bad && m.enough && p < a.Level {
 			c.Verdict, c.Gray, c.Stable, c.Why = VerdictFail, m.gray, m.stable, m.why
 			if m.p != nil {
 				c.P = p

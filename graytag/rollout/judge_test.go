@@ -88,7 +88,8 @@ func TestJudge(t *testing.T) {
 		"worse by numbers, not credibly":      {standard, []traffic{{gray: 300, grayErrors: 4, stable: 2700, stableErrors: 13}}, nil, maybe, rollout.CheckErrors},
 		"too few to tell, all of them failed": {standard, []traffic{{gray: 50, grayErrors: 50, stable: 5000}}, nil, maybe, rollout.CheckErrors},
 		"too few, for two windows":            {standard, []traffic{{gray: 50, grayErrors: 50, stable: 5000}, {gray: 50, grayErrors: 50, stable: 5000}}, nil, fail, rollout.CheckErrors},
-		"too few, then a good window":         {standard, []traffic{{gray: 50, grayErrors: 50, stable: 5000}, {gray: 50, stable: 5000}}, nil, maybe, rollout.CheckErrors},
+		"too few, after a good window":        {standard, []traffic{{gray: 50, grayErrors: 50, stable: 5000}, {gray: 50, stable: 5000}}, nil, fail, rollout.CheckErrors},
+		"a little, after a good window":       {standard, []traffic{{gray: 150, grayErrors: 2, stable: 5000, stableErrors: 20}, {gray: 150, stable: 5000, stableErrors: 20}}, nil, maybe, rollout.CheckErrors},
 		"credible in three windows together": {standard, []traffic{
 			{gray: 300, grayErrors: 9, stable: 300, stableErrors: 1}, {gray: 300, grayErrors: 9, stable: 300, stableErrors: 1}, {gray: 300, grayErrors: 9, stable: 300, stableErrors: 1}}, nil, fail, rollout.CheckErrors},
 		"two bad windows of two": {with(func(a *rollout.Analysis) { a.Errors.Consecutive = 2 }), []traffic{
