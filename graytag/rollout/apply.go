@@ -166,21 +166,29 @@ func (d *document) rollback(plan string, raw json.RawMessage, s State) ([]byte, 
 	if !ok {
 		return nil, &Error{Path: "plans." + shorten(plan, 128), Reason: "must be an object"}
 	}
-	internal, _ := m["internal"].(map[string]any)
-	done := map[string]bool{}
-	for _, list := range []any{m["rules"], internal["rules"]} {
-		ids, _ := list.([]any)
-		for _, id := range ids {
-			if name, ok := id.(string); ok && !done[name] {
-				done[name] = true
-				d.setRule(name, rule.Percent{}, false)
-			}
-		}
+	for _, name := range namedRules(m) {
+		d.setRule(name, rule.Percent{}, false)
 	}
 	if err := d.setState(plan, s); err != nil {
 		return nil, err
 	}
 	return d.bytes()
+}
+
+// namedRules returns the ids that stand in a plan of which nothing may be good.
+func namedRules(plan map[string]any) (names []string) {
+	internal, _ := plan["internal"].(map[string]any)
+	seen := map[string]bool{}
+	for _, list := range []any{plan["rules"], internal["rules"]} {
+		ids, _ := list.([]any)
+		for _, id := range ids {
+			if name, ok := id.(string); ok && !seen[name] {
+				seen[name] = true
+				names = append(names, name)
+			}
+		}
+	}
+	return names
 }
 
 // SetStop returns the rule document with the kill switch on or off. On sends

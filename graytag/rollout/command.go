@@ -81,7 +81,7 @@ func (p *Plan) Do(c Command, n Note) (State, error) {
 	case CommandRestore:
 		if phase == RolledBack && s.Before != nil {
 			b := s.Before.clone()
-			b.Since, b.Entered, b.Who, b.Why = n.At, n.At, n.Who, n.Why
+			b.Since, b.Entered, b.Who, b.Why, b.Suggested = n.At, n.At, n.Who, n.Why, nil
 			return b, nil
 		}
 	}
@@ -117,6 +117,6 @@ func (p *Plan) back(n Note) State {
 // renewed is s with its hold and its samples starting at now.
 func (s State) renewed(now time.Time) State {
 	s = s.clone()
-	s.Since, s.Entered = now, now
+	s.Since, s.Entered, s.Suggested = now, now, nil
 	return s
 }

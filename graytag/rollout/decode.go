@@ -308,7 +308,7 @@ func (d *decoder) analysis(path string, v any, a *Analysis) {
 }
 
 func (d *decoder) state(path string, v any, outer bool) (s State) {
-	m := d.object(path, v, "phase", "stage", "since", "entered", "who", "why", "before", "baseline")
+	m := d.object(path, v, "phase", "stage", "since", "entered", "who", "why", "before", "suggested", "baseline")
 	s.Phase = Pending
 	if v, ok := m["phase"]; ok {
 		s.Phase = oneOf(d, path+".phase", v, phases...)
@@ -334,6 +334,11 @@ func (d *decoder) state(path string, v any, outer bool) (s State) {
 	} else if ok {
 		b := d.state(path+".before", v, false)
 		s.Before = &b
+	}
+	if v, ok := m["suggested"]; ok {
+		d.array(path+".suggested", v, 2, func(at string, v any) {
+			s.Suggested = append(s.Suggested, oneOf(d, at, v, KindSuggestAdvance, KindSuggestBreach))
+		})
 	}
 	if v, ok := m["baseline"]; ok {
 		s.Baseline = d.baselines(path+".baseline", v)

@@ -27,9 +27,11 @@ const (
 	KindUnstopped  Kind = "unstopped"
 	// KindRevision is an old revision of the rule set that was put in force again.
 	KindRevision Kind = "revision_restored"
-	// The suggestions change nothing.
+	// The suggestions move nothing.
 	KindSuggestAdvance Kind = "suggest_advance"
 	KindSuggestBreach  Kind = "suggest_breach"
+	// KindBlind: the source has failed for long, and a plan is not watched.
+	KindBlind Kind = "blind"
 )
 
 // Event says what has happened, for alerts and for the log.
@@ -47,14 +49,23 @@ type Event struct {
 	Why     string       `json:"why,omitempty"`
 	// Report is what the analysis said, where the event is its doing.
 	Report *Report `json:"report,omitempty"`
-	// Revision is the one of the document that was written; 0 for suggestions.
+	// Revision is the one of the document that was written; 0 where none was.
 	Revision uint64 `json:"revision,omitempty"`
 }
 
 // Key is the same for the same event however often it is found: a suggestion is, at
 // every evaluation. Alerts go out once for each key.
 func (e *Event) Key() string {
-	return fmt.Sprintf("%s/%s/%s/%d/%d", e.Kind, e.Plan, e.From.phase(), e.From.Stage, e.From.Since.UnixNano())
+	at := e.Time
+	if !e.moves() {
+		at = e.From.Since
+	}
+	return fmt.Sprintf("%s/%s/%s/%d/%d", e.Kind, e.Plan, e.From.phase(), e.From.Stage, at.UnixNano())
+}
+
+// moves tells whether the event is a change of a plan or of the rules.
+func (e *Event) moves() bool {
+	return e.Kind != KindSuggestAdvance && e.Kind != KindSuggestBreach && e.Kind != KindBlind
 }
 
 // Breach tells whether the event is a gray that was found worse than stable.

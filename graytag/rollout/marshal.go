@@ -69,6 +69,7 @@ type stateJSON struct {
 	Who      string                  `json:"who,omitempty"`
 	Why      string                  `json:"why,omitempty"`
 	Before   *State                  `json:"before,omitempty"`
+	Suggest  []Kind                  `json:"suggested,omitempty"`
 	Baseline map[string]baselineJSON `json:"baseline,omitempty"`
 }
 
@@ -114,7 +115,7 @@ func (p *Plan) MarshalJSON() ([]byte, error) {
 
 // MarshalJSON writes s as it stands in a plan.
 func (s State) MarshalJSON() ([]byte, error) {
-	out := stateJSON{Phase: s.phase(), Stage: s.Stage, Since: s.Since, Who: s.Who, Why: s.Why, Before: s.Before}
+	out := stateJSON{Phase: s.phase(), Stage: s.Stage, Since: s.Since, Who: s.Who, Why: s.Why, Before: s.Before, Suggest: s.Suggested}
 	if !s.Entered.Equal(s.Since) {
 		out.Entered = s.Entered
 	}

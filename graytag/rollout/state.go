@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"maps"
+	"slices"
 	"time"
 )
 
@@ -52,6 +53,8 @@ type State struct {
 	// Before is what a rollback or freeze has interrupted; nil in other phases. It
 	// has no Before itself.
 	Before *State
+	// Suggested are the suggestions that were made about this stage: each goes out once.
+	Suggested []Kind
 	// Baseline is how stable was when the stage began, by service: what gray is
 	// compared with once nobody is stable any more.
 	Baseline map[string]Baseline
@@ -66,6 +69,7 @@ type Baseline struct {
 
 func (s State) clone() State {
 	s.Baseline = maps.Clone(s.Baseline)
+	s.Suggested = slices.Clone(s.Suggested)
 	if s.Before != nil {
 		b := s.Before.clone()
 		s.Before = &b
