@@ -71,7 +71,7 @@ func (e *Event) Text() string {
 	case KindRevision:
 		return "an old revision of the rules is in force again"
 	case KindRolledBack:
-		return fmt.Sprintf("plan %s is rolled back, everyone is stable", e.Plan)
+		return fmt.Sprintf("plan %s is rolled back, its rules are off", e.Plan)
 	case KindFinished:
 		return fmt.Sprintf("plan %s is finished, its rules are cleared", e.Plan)
 	case KindSuggestAdvance:

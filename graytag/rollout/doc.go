@@ -81,6 +81,29 @@
 // seconds as it slides; with 5 % against 0.5 % they roll back within three windows in
 // 99 of 100 runs. The tests of this package print it.
 //
+// # The controller
+//
+// A [Controller] does by itself what is above: it follows the store, looks at each plan
+// as often as the plan's analysis says, and writes what comes of it. Several gateways
+// may run one each; an [Elector] lets one of them lead.
+//
+//	c, err := rollout.NewController(store, source, rollout.WithEngine(engine), rollout.WithAlerter(webhook))
+//	go c.Run(ctx)
+//	_, err = c.Do(ctx, "lane-v2", rollout.CommandRollback, rollout.Note{Who: "ann", Why: "orders fail"})
+//
+// A rollback, by a breach or by [Controller.Do], and [Controller.Stop] are in force in
+// the engines that the controller knows before the store is asked, and stay so until
+// those engines have the document with it: documents from before do not undo them.
+// While the store fails the write is tried on, by whoever leads or not, and
+// [Controller.Status] says so. While the store cannot be read each controller watches
+// the plans that it knows, for nothing but a rollback. Other processes stay as they are
+// until the write comes about.
+//
+// [Alerter]s are told once for each event, by the controller that has written it;
+// suggestions are written into the state for that reason. [NewLogAlerter] is always
+// there, [Webhook] posts JSON. What was written in the moment in which a process died
+// is told by nobody: [History] has it.
+//
 // # Limits
 //
 // The statistics know what the source knows. A gateway sees the services that it calls,
@@ -89,8 +112,9 @@
 // others; many services mean more chances of a false alarm. A hold counts from the time
 // of the process that wrote the state: keep the clocks of controllers together.
 //
-// Nothing in this package starts a goroutine. Functions and the methods of a Plan
-// change none of their arguments and may be called at once.
+// Of this package, a Controller alone starts goroutines, and Run waits for them.
+// Functions and the methods of a Plan change none of their arguments and may be called
+// at once.
 //
 // # Security
 //

@@ -3,6 +3,7 @@ package rollout_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/graylane/graylane/graytag/rollout"
@@ -103,4 +104,50 @@ func ExampleFisherGreater() {
 	// Output:
 	// 0.0821
 	// 8e-09
+}
+
+// A controller moves the plans while their samples are good. Here, an operator takes
+// one back; the gateway's engine is stable before the store is asked.
+func ExampleController() {
+	ctx, cancel := context.WithCancel(context.Background())
+	store := rule.NewMemoryStore()
+	_, err := store.Put(ctx, rule.Document{Data: []byte(`{
+		"rules": [{"id": "order", "services": ["order"], "percent": 0, "tag": "version=v2"}],
+		"plans": {"v2": {"rules": ["order"], "stages": [{"percent": 1}, {"percent": 100}]}}
+	}`)}, 0)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	engine, err := rule.NewEngine(nil) // the gateway's
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	source := rollout.SourceFunc(func(context.Context, rollout.Query) ([]rollout.Sample, error) {
+		return nil, nil // no traffic is no reason to go on
+	})
+	alerter := rollout.AlerterFunc(func(_ context.Context, e rollout.Event) error {
+		fmt.Printf("%s: %s\n", e.Who, e.Text())
+		return nil
+	})
+	c, err := rollout.NewController(store, source, rollout.WithEngine(engine), rollout.WithAlerter(alerter))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	var done sync.WaitGroup
+	done.Go(func() { _ = engine.Follow(ctx, store) })
+	done.Go(func() { _ = c.Run(ctx) })
+
+	for _, command := range []rollout.Command{rollout.CommandStart, rollout.CommandRollback} {
+		if _, err := c.Do(ctx, "v2", command, rollout.Note{Who: "ann"}); err != nil {
+			fmt.Println(err)
+		}
+	}
+	cancel()
+	done.Wait() // for the alerts, too
+	// Output:
+	// ann: plan v2: started, at 1 %
+	// ann: plan v2 is rolled back, its rules are off
 }

@@ -71,6 +71,9 @@ func (c *Controller) rollBack(plan string, ids []string, decide Decide, refused 
 // write writes p and tells of it. It returns when that is done, refused, or ctx ends.
 func (c *Controller) write(ctx context.Context, p *pending, decide Decide, refused func(error) bool) {
 	store := &observedStore{Store: c.store, trouble: func(err error) {
+		if ctx.Err() != nil {
+			return
+		}
 		p.mu.Lock()
 		first := p.last == nil
 		p.last = err

@@ -85,6 +85,7 @@ const (
 func update(ctx context.Context, store rule.Store, decide Decide, stubborn bool) (*Event, error) {
 	var tried []byte // what a Put whose answer is not known may have written
 	var triedEvent *Event
+	var met error // before ctx ended
 	wait := firstWait
 	for i := 1; ; i++ {
 		d, err := current(ctx, store)
@@ -116,10 +117,13 @@ func update(ctx context.Context, store rule.Store, decide Decide, stubborn bool)
 				tried, triedEvent = changed, e
 			}
 		}
+		if ctx.Err() == nil || met == nil {
+			met = err
+		}
 		conflict := errors.Is(err, rule.ErrConflict)
 		switch {
 		case ctx.Err() != nil:
-			return nil, fmt.Errorf("rollout: not written: %w (%w)", ctx.Err(), err)
+			return nil, fmt.Errorf("rollout: not written: %w (%w)", ctx.Err(), met)
 		case !stubborn && !conflict:
 			return nil, err
 		case !stubborn && i == attempts:

@@ -22,7 +22,7 @@ import (
 // stable; the other fields are those of [Event]. So it begins, for example,
 //
 //	{"key":"rolled_back/lane/running/2/1764579600000000000",
-//	 "text":"plan lane is rolled back, everyone is stable","breach":true,
+//	 "text":"plan lane is rolled back, its rules are off","breach":true,
 //	 "kind":"rolled_back","plan":"lane","from":{"phase":"running","stage":2,…},
 //	 "to":{"phase":"rolled_back",…},"percent":0,"time":"2026-12-01T09:00:00Z",
 //	 "who":"controller gw-1:4711","why":"v2 of order: 60 of 600 gray …","report":{…},"revision":42}
