@@ -80,8 +80,8 @@ func (f *flow) Samples(context.Context, rollout.Query) ([]rollout.Sample, error)
 }
 
 var (
-	healthy = traffic{gray: 1000, grayErrors: 1, stable: 9000, stableErrors: 9}
-	failing = traffic{gray: 1000, grayErrors: 100, stable: 9000, stableErrors: 9}
+	fine   = traffic{gray: 1000, grayErrors: 1, stable: 9000, stableErrors: 9}
+	broken = traffic{gray: 1000, grayErrors: 100, stable: 9000, stableErrors: 9}
 )
 
 func newFlow(t traffic) *flow {
@@ -140,7 +140,7 @@ func isGray(e *rule.Engine) bool {
 func TestControllerGoesThroughTheStages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, told := startedLane(t, ""), &alerts{}
-		c, _ := control(t, s, newFlow(healthy), rollout.WithAlerter(told), rollout.WithControllerName("gw-1"))
+		c, _ := control(t, s, newFlow(fine), rollout.WithAlerter(told), rollout.WithControllerName("gw-1"))
 		passTime(9 * time.Minute)
 		assert.Empty(t, told.kinds(), "the hold")
 		st := c.Status(t.Context())
@@ -165,12 +165,12 @@ func TestControllerGoesThroughTheStages(t *testing.T) {
 
 func TestControllerRollsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, told, f := startedLane(t, ""), &alerts{}, newFlow(healthy)
+		s, told, f := startedLane(t, ""), &alerts{}, newFlow(fine)
 		e := follower(t, s)
 		require.True(t, isGray(e))
 		control(t, s, f, rollout.WithAlerter(told), rollout.WithEngine(e), rollout.WithEngine(nil))
 		passTime(5 * time.Minute)
-		f.set(failing)
+		f.set(broken)
 		passTime(10 * time.Second)
 		assert.Equal(t, []rollout.Kind{rollout.KindRolledBack}, told.kinds())
 		last := told.last()
@@ -178,7 +178,7 @@ func TestControllerRollsBack(t *testing.T) {
 		assert.Contains(t, last.Why, "100 of 1000 gray requests failed")
 		assert.False(t, isGray(e))
 		assert.Empty(t, e.Status().Suspended, "the document says it now")
-		f.set(healthy)
+		f.set(fine)
 		passTime(24 * time.Hour)
 		assert.Len(t, told.kinds(), 1, "one alert, and no way back by itself")
 		assert.Equal(t, rollout.RolledBack, state(t, s).Phase)
@@ -193,7 +193,7 @@ func TestControllerRollsBack(t *testing.T) {
 func TestControllerObeysOperatorsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, told := startedLane(t, ""), &alerts{}
-		c, _ := control(t, s, newFlow(healthy), rollout.WithAlerter(told))
+		c, _ := control(t, s, newFlow(fine), rollout.WithAlerter(told))
 		passTime(10*time.Minute - time.Second)
 		_, err := rollout.Run(t.Context(), s, "lane", rollout.CommandPause, rollout.Note{Who: "ann"}) // elsewhere
 		require.NoError(t, err)
@@ -225,7 +225,7 @@ func TestControllerStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, told := startedLane(t, ""), &alerts{}
 		e := follower(t, s)
-		c, stop := control(t, s, newFlow(healthy), rollout.WithAlerter(told), rollout.WithEngine(e))
+		c, stop := control(t, s, newFlow(fine), rollout.WithAlerter(told), rollout.WithEngine(e))
 		before := read(t, s).Revision
 		_, err := c.Stop(t.Context(), rollout.Note{Who: "ann"})
 		require.NoError(t, err)
@@ -257,7 +257,7 @@ func TestControllerStops(t *testing.T) {
 func TestOneAlertForEachEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, told, elector := startedLane(t, rollout.ModeSuggest), &alerts{}, rollout.NewLocalElector("")
-		f := newFlow(healthy)
+		f := newFlow(fine)
 		opts := []rollout.ControllerOption{rollout.WithAlerter(told), rollout.WithElector(elector)}
 		_, stop := control(t, s, f, opts...)
 		second, _ := control(t, s, f, opts...)
@@ -269,11 +269,11 @@ func TestOneAlertForEachEvent(t *testing.T) {
 		passTime(time.Hour)
 		assert.True(t, second.Status(t.Context()).Leading)
 		assert.Len(t, told.kinds(), 1, "not by the next leader")
-		f.set(failing)
+		f.set(broken)
 		passTime(time.Hour)
-		f.set(healthy)
+		f.set(fine)
 		passTime(time.Hour)
-		f.set(failing)
+		f.set(broken)
 		passTime(time.Hour)
 		assert.Equal(t, []rollout.Kind{rollout.KindSuggestAdvance, rollout.KindSuggestBreach}, told.kinds())
 		assert.Equal(t, 1, state(t, s).Stage)
@@ -297,7 +297,7 @@ func TestSuggestionsAreToldOnceThoughTheStoreFails(t *testing.T) {
 			return put()
 		}}
 		down.Store(true)
-		c, _ := control(t, front, newFlow(failing), rollout.WithAlerter(told))
+		c, _ := control(t, front, newFlow(broken), rollout.WithAlerter(told))
 		passTime(time.Minute)
 		assert.Contains(t, c.Status(t.Context()).Plans[0].Error, errDown.Error())
 		down.Store(false)
@@ -340,7 +340,7 @@ func TestASourceThatFailsForLong(t *testing.T) {
 	t.Run("a plan that becomes faulty", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s, told := startedLane(t, ""), &alerts{}
-			c, _ := control(t, s, newFlow(healthy), rollout.WithAlerter(told))
+			c, _ := control(t, s, newFlow(fine), rollout.WithAlerter(told))
 			passTime(time.Minute)
 			d := read(t, s)
 			bad := strings.Replace(string(d.Data), `"stages"`, `"stagse"`, 1)
@@ -360,7 +360,7 @@ func TestASourceThatFailsForLong(t *testing.T) {
 type breakable struct {
 	rule.Store
 	mu     sync.Mutex // guards what follows
-	broken bool
+	isDown bool
 	ends   map[int]context.CancelFunc
 	n      int
 }
@@ -369,10 +369,10 @@ func breakableStore(s rule.Store) *breakable {
 	return &breakable{Store: s, ends: map[int]context.CancelFunc{}}
 }
 
-func (b *breakable) down(broken bool) {
+func (b *breakable) down(down bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.broken = broken
+	b.isDown = down
 	for _, end := range b.ends {
 		end()
 	}
@@ -390,7 +390,7 @@ func (b *breakable) begin(ctx context.Context) (_ context.Context, end func(), b
 		defer b.mu.Unlock()
 		delete(b.ends, n)
 		cancel()
-	}, b.broken
+	}, b.isDown
 }
 
 func (b *breakable) Watch(ctx context.Context) iter.Seq2[rule.Document, error] {
@@ -435,7 +435,7 @@ func TestO7_ARollbackIsInForceHereWhileTheStoreFails(t *testing.T) {
 			s, told := startedLane(t, ""), &alerts{}
 			front := breakableStore(s)
 			e := follower(t, s) // which goes on reading, what is stale
-			c, _ := control(t, front, newFlow(healthy), rollout.WithAlerter(told), rollout.WithEngine(e))
+			c, _ := control(t, front, newFlow(fine), rollout.WithAlerter(told), rollout.WithEngine(e))
 			passTime(time.Minute)
 			front.down(true)
 			require.True(t, isGray(e))
@@ -475,12 +475,12 @@ func TestO7_ARollbackIsInForceHereWhileTheStoreFails(t *testing.T) {
 	})
 	t.Run("by a breach, though nobody can lead", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			s, told, f := startedLane(t, ""), &alerts{}, newFlow(healthy)
+			s, told, f := startedLane(t, ""), &alerts{}, newFlow(fine)
 			front := breakableStore(s)
 			e := follower(t, s)
 			c, _ := control(t, front, f, rollout.WithAlerter(told), rollout.WithEngine(e), rollout.WithElector(nobody{}))
 			passTime(5 * time.Minute)
-			f.set(failing)
+			f.set(broken)
 			passTime(time.Minute)
 			assert.True(t, isGray(e), "that is for the leader to see")
 			front.down(true)
@@ -502,7 +502,7 @@ func TestO7_ARollbackIsInForceHereWhileTheStoreFails(t *testing.T) {
 			s := startedLane(t, "")
 			front := breakableStore(s)
 			e := follower(t, s)
-			c, stop := control(t, front, newFlow(healthy), rollout.WithEngine(e))
+			c, stop := control(t, front, newFlow(fine), rollout.WithEngine(e))
 			front.down(true)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
@@ -549,7 +549,7 @@ func (nobody) Leader(context.Context) (rollout.Leader, error) {
 // found, when it came to write, that the plan had gone on.
 func TestARollbackByHandBesideOneThatCameToNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, f, told := startedLane(t, ""), newFlow(failing), &alerts{}
+		s, f, told := startedLane(t, ""), newFlow(broken), &alerts{}
 		var down atomic.Bool
 		front := &faulty{Store: s, put: func(put func() (uint64, error)) (uint64, error) {
 			if down.Load() {
@@ -568,7 +568,7 @@ func TestARollbackByHandBesideOneThatCameToNothing(t *testing.T) {
 			done <- e
 		}()
 		synctest.Wait()
-		f.set(healthy)
+		f.set(fine)
 		_, err := rollout.Run(t.Context(), s, "lane", rollout.CommandPromote, rollout.Note{Who: "bob"})
 		require.NoError(t, err)
 		down.Store(false)

@@ -51,7 +51,7 @@
 //
 // # Writing
 //
-// [Run], [Update], [Stop] and [Unstop] read the document of a [rule.Store], decide,
+// [Run], [Evaluate], [Update], [Stop] and [Unstop] read the document of a [rule.Store], decide,
 // and write if nobody else has written; else they read and decide again. A
 // controller that wants 20 % while an operator rolls back finds the plan rolled back
 // then, and stops. So a rollback wins every race, and it is one write for all rules of

@@ -58,9 +58,7 @@ func Example() {
 				return
 			}
 			report := plans["v2"].Look(ctx, source, now)
-			show(rollout.Update(ctx, store, func(data []byte) ([]byte, *rollout.Event, error) {
-				return rollout.Step(data, "v2", &report, rollout.Note{Who: "controller", At: now})
-			}))
+			show(rollout.Evaluate(ctx, store, "v2", &report, rollout.Note{Who: "controller", At: now}))
 			break
 		}
 	}

@@ -67,11 +67,10 @@ const MaxConsecutive = 10
 // one window of little traffic cannot prove, three may.
 const pooled = 3
 
-// Judge compares gray with stable in windows of equal length that follow each
-// other, the newest first; what is older than the newest matters only as long as
-// each window in between is bad by itself. base, where it is not nil, stands in for
-// a stable that has fewer than the required requests. Judge changes nothing that it
-// is given.
+// Judge compares gray with stable in windows that follow each other, the newest
+// first, as [Plan.Look] makes them: those before the newest matter only where that one
+// is bad. base, where it is not nil, stands in for a stable that has fewer than the
+// required requests. Judge changes nothing that it is given.
 //
 // A comparison with stable fails where gray is above the ratio and above the floor
 // in each of the last windows, as many as the check asks for, and where in those
@@ -140,6 +139,7 @@ func (a *Analysis) run(windows []*Window, consecutive int, name string, see func
 	}
 	c.Verdict = VerdictInconclusive
 	together := *windows[0]
+	whole := 1 // what is left of the stage before the others is no window of its own
 	for i, w := range windows {
 		if i > 0 {
 			if i < consecutive && !see(w).bad {
@@ -147,6 +147,9 @@ func (a *Analysis) run(windows []*Window, consecutive int, name string, see func
 				return c
 			}
 			together.merge(w)
+			if w.To.Sub(w.From) >= a.Window {
+				whole++
+			}
 		}
 		m := see(&together)
 		p := 0.0
@@ -154,7 +157,7 @@ func (a *Analysis) run(windows []*Window, consecutive int, name string, see func
 			p = m.p()
 			c.P = min(c.P, p)
 		}
-		if i+1 >= consecutive && m.bad && m.enough && p < a.Level {
+		if whole >= consecutive && m.bad && m.enough && p < a.Level {
 			c.Verdict, c.Gray, c.Stable, c.Why = VerdictFail, m.gray, m.stable, m.why
 			if m.p != nil {
 				c.P = p

@@ -59,7 +59,7 @@ func (c *Controller) rollBack(plan string, ids []string, decide Decide, refused 
 	life := c.life
 	c.work.Go(func() {
 		defer close(p.done)
-		c.write(life, p, decide, refused)
+		c.write(life, p, howToWrite(plan), decide, refused)
 		c.mu.Lock()
 		delete(c.pending, plan)
 		c.wake()
@@ -68,8 +68,12 @@ func (c *Controller) rollBack(plan string, ids []string, decide Decide, refused 
 	return p, true
 }
 
+// howToWrite is a stubborn update; a faulty document is no obstacle, and the kill switch
+// has its own way with it.
+func howToWrite(plan string) writing { return writing{stubborn: true, lastGood: plan != ""} }
+
 // write writes p and tells of it. It returns when that is done, refused, or ctx ends.
-func (c *Controller) write(ctx context.Context, p *pending, decide Decide, refused func(error) bool) {
+func (c *Controller) write(ctx context.Context, p *pending, how writing, decide Decide, refused func(error) bool) {
 	store := &observedStore{Store: c.store, trouble: func(err error) {
 		if ctx.Err() != nil {
 			return
@@ -83,7 +87,7 @@ func (c *Controller) write(ctx context.Context, p *pending, decide Decide, refus
 		}
 	}}
 	for {
-		e, err := update(ctx, store, decide, true)
+		e, err := update(ctx, store, decide, how)
 		switch {
 		case err == nil:
 			revision := store.revision
@@ -153,7 +157,7 @@ func (c *Controller) run(ctx context.Context, plan string, ids []string, decide 
 	for {
 		p, mine := c.rollBack(plan, ids, decide, func(error) bool { return true })
 		if !p.owned {
-			return c.runAlone(ctx, p, decide)
+			return c.runAlone(ctx, p, howToWrite(plan), decide)
 		}
 		select {
 		case <-p.done:
@@ -168,8 +172,8 @@ func (c *Controller) run(ctx context.Context, plan string, ids []string, decide 
 }
 
 // runAlone writes where nobody would go on when the operator has gone.
-func (c *Controller) runAlone(ctx context.Context, p *pending, decide Decide) (*Event, error) {
-	c.write(ctx, p, decide, func(error) bool { return true })
+func (c *Controller) runAlone(ctx context.Context, p *pending, how writing, decide Decide) (*Event, error) {
+	c.write(ctx, p, how, decide, func(error) bool { return true })
 	if p.err != nil {
 		p.end()
 	}

@@ -180,6 +180,13 @@ var (
 	allPercent  = rule.MustPercent("100")
 )
 
+// Watched tells whether the samples of the plan matter now: it is internal, running
+// or paused, and moves or suggests by itself.
+func (p *Plan) Watched() bool {
+	phase := p.State.phase()
+	return p.Mode != ModeManual && (phase == InternalOnly || phase == Running || phase == Paused)
+}
+
 func (p *Plan) hold(stage int) time.Duration {
 	if stage < 1 || stage > len(p.Stages) {
 		return p.Internal.Hold

@@ -301,3 +301,35 @@ func TestDiff(t *testing.T) {
 	d = rollout.Diff([]byte(`{"z":{"a":1}}`), []byte(`{"z":{`+wide.String()+`"a":2}}`))
 	assert.Len(t, d, rollout.MaxDifferences)
 }
+
+// What is in force is the last good document, so that is what has to be rolled back.
+func TestRollbackOverAFaultyDocument(t *testing.T) {
+	doc := after(t, lane, rollout.CommandStart, rollout.CommandPromote)
+	open := func() *rule.MemoryStore {
+		s := filled(t, doc)
+		_, err := s.Put(t.Context(), rule.Document{Data: []byte(`{"rulez": []}`), Author: "bob"}, 1)
+		require.NoError(t, err)
+		return s
+	}
+	s := open()
+	_, err := rollout.Run(t.Context(), s, "lane", rollout.CommandPause, note(t0))
+	require.ErrorContains(t, err, "rulez")
+	e, err := rollout.Run(t.Context(), s, "lane", rollout.CommandRollback, note(t0))
+	require.NoError(t, err)
+	assert.Equal(t, rollout.KindRolledBack, e.Kind)
+	assert.Equal(t, "off", rules(t, string(read(t, s).Data))["order"])
+
+	s, now := open(), t0.Add(25*time.Hour)
+	_, err = rollout.Evaluate(t.Context(), s, "lane", report(plan(t, doc), pass, now), note(now))
+	require.ErrorContains(t, err, "rulez")
+	e, err = rollout.Evaluate(t.Context(), s, "lane", report(plan(t, doc), fail, now), note(now))
+	require.NoError(t, err)
+	assert.True(t, e.Breach())
+	assert.Equal(t, "off", rules(t, string(read(t, s).Data))["order"])
+
+	s = open()
+	s.Delete()
+	_, err = rollout.Run(t.Context(), s, "lane", rollout.CommandRollback, note(t0))
+	assert.Error(t, err, "without a document everything is stable")
+	assert.False(t, read(t, s).Exists())
+}
