@@ -40,7 +40,7 @@ type client struct {
 	prop       *propagation.Propagator
 	fields     []string // metadata keys of prop
 	scope      *propagation.OutboundScope
-	metrics    *telemetry.Metrics
+	orphans    *telemetry.OrphanCounter
 	exempt     []string
 	defaultTag graytag.Tag
 	rules      *edge.HopRules // nil: none
@@ -57,7 +57,7 @@ func newClient(c *config) *client {
 		prop:       c.prop,
 		fields:     fields,
 		scope:      c.prop.NewOutboundScope(c.injectTo, c.logger),
-		metrics:    c.metrics(),
+		orphans:    telemetry.NewOrphanCounter(c.metrics(), c.logger),
 		exempt:     c.exempt,
 		defaultTag: c.defaultTag,
 		rules:      c.rules,
@@ -137,7 +137,7 @@ func (c *client) adopt(ctx context.Context, method string) context.Context {
 		return graytag.NewContext(ctx, c.defaultTag)
 	}
 	if !exempts(c.exempt, method) {
-		c.metrics.CountOrphan(ctx)
+		c.orphans.Count(ctx, method)
 	}
 	return ctx
 }
