@@ -25,8 +25,8 @@ type Decision struct {
 	Attempts int
 	// Refused tells that an instance refused the request, see
 	// [github.com/graylane/graylane/middleware/grayhttp.WithRejectMisrouted], and that
-	// another one was asked for. Where there was none, Instance is the one that
-	// refused.
+	// another one was asked for: Outcome and Reason are as if the one that refused
+	// were down. Where there was none, Instance is the one that refused.
 	Refused bool
 }
 

@@ -49,7 +49,7 @@ type rest struct {
 	io.Closer
 }
 
-// refused returns the refusal as it came: nobody else takes the request.
+// refused returns the refusal: nobody else takes the request.
 func (x *exchange) refused() *http.Response {
 	r := x.refusal
 	x.report(r.in, r.choice, r.wanted)

@@ -41,6 +41,7 @@ func post(t testing.TB, ctx context.Context, rt http.RoundTripper, body io.Reade
 	require.NoError(t, err)
 	defer resp.Body.Close()
 	assert.Same(t, req, resp.Request)
+	assert.NotContains(t, resp.Header, "X-Gray-Misrouted", "a handler would hand it on")
 	got, err := io.ReadAll(resp.Body)
 	require.NoError(t, err)
 	return resp.StatusCode, resp.Header.Get("Instance"), string(got)

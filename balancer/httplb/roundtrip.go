@@ -15,6 +15,7 @@ import (
 
 	"github.com/graylane/graylane/balancer/subset"
 	"github.com/graylane/graylane/graytag"
+	"github.com/graylane/graylane/internal/arrival"
 	"github.com/graylane/graylane/internal/hops"
 	"github.com/graylane/graylane/internal/telemetry"
 )
@@ -127,9 +128,13 @@ func (x *exchange) run() (*http.Response, error) {
 		switch {
 		case err == nil:
 			x.s.reached(in.endpoint, forced)
-			if resp.StatusCode == http.StatusMisdirectedRequest && x.takes(resp) {
-				x.refusal = &refusal{resp: resp, in: in, choice: choice, wanted: wanted}
-				continue
+			if resp.StatusCode == http.StatusMisdirectedRequest {
+				again := x.takes(resp)
+				delete(resp.Header, arrival.MisroutedHeader) // nobody else may react to it
+				if again {
+					x.refusal = &refusal{resp: resp, in: in, choice: choice, wanted: wanted}
+					continue
+				}
 			}
 			x.report(in, choice, wanted)
 			resp.Request = x.req

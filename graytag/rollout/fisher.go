@@ -9,9 +9,16 @@ import "math"
 // for few errors, where approximations by a normal distribution are not, and
 // errs, if at all, to the safe side: its true level is below the nominal one.
 //
-// It is 1 where there is nothing to compare.
+// It is 1 where there is nothing to compare. Counts above 10^12 are halved until they
+// are not, so that it takes some milliseconds at most.
 func FisherGreater(errors, n, stableErrors, stableN uint64) float64 {
 	if n == 0 || stableN == 0 || errors > n || stableErrors > stableN {
+		return 1
+	}
+	for max(n, stableN) > maxCount {
+		errors, n, stableErrors, stableN = errors/2, n/2, stableErrors/2, stableN/2
+	}
+	if n == 0 || stableN == 0 {
 		return 1
 	}
 	// Given the sum of errors, those of gray are hypergeometric.
@@ -29,6 +36,9 @@ func FisherGreater(errors, n, stableErrors, stableN uint64) float64 {
 	return math.Max(0, 1-tail(x-1, low, -1, float64(n), float64(stableN), drawn))
 }
 
+// maxCount is where the logarithms of factorials begin to lose the answer.
+const maxCount = 1_000_000_000_000
+
 // tail sums the probabilities of k, k+step, …, end, which fall.
 func tail(k, end, step, n, m, drawn float64) float64 {
 	p := math.Exp(choose(n, k) + choose(m, drawn-k) - choose(n+m, drawn))
@@ -41,7 +51,7 @@ func tail(k, end, step, n, m, drawn float64) float64 {
 		}
 		k += step
 		sum += p
-		if p < sum*1e-17 {
+		if p <= sum*1e-17 {
 			break
 		}
 	}

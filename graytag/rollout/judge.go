@@ -67,16 +67,16 @@ const MaxConsecutive = 10
 // one window of little traffic cannot prove, three may.
 const pooled = 3
 
-// Judge compares gray with stable in windows of equal length that follow each
-// other, the newest first; what is older than the newest matters only as long as
-// each window in between is bad by itself. base, where it is not nil, stands in for
-// a stable that has fewer than the required requests. Judge changes nothing that it
-// is given.
+// Judge compares gray with stable in windows that follow each other, the newest
+// first, as [Plan.Look] makes them: those before the newest matter only where that one
+// is bad. base, where it is not nil, stands in for a stable that has fewer than the
+// required requests. Judge changes nothing that it is given.
 //
 // A comparison with stable fails where gray is above the ratio and above the floor
 // in each of the last windows, as many as the check asks for, and where in those
-// windows together gray has had the minimum of requests and the difference is
-// credible: [FisherGreater] is below the level. For latencies that is tested on the
+// together gray has had the minimum of requests and the difference is credible:
+// [FisherGreater] is below the level. What is bad in the newest window and credible
+// only in up to three together fails as well: little traffic needs more time. For latencies that is tested on the
 // requests that took longer than what gray's p99 is held to. A limit fails without
 // a test.
 func (a *Analysis) Judge(windows []*Window, base *Baseline) []Check {
@@ -139,13 +139,17 @@ func (a *Analysis) run(windows []*Window, consecutive int, name string, see func
 	}
 	c.Verdict = VerdictInconclusive
 	together := *windows[0]
+	whole := 1 // what is left of the stage before the others is no window of its own
 	for i, w := range windows {
 		if i > 0 {
-			if !see(w).bad {
-				c.Why = fmt.Sprintf("%s: bad for %d windows of %d, and not credible yet", newest.why, i, consecutive)
+			if i < consecutive && !see(w).bad {
+				c.Why = fmt.Sprintf("%s: bad for %d windows of %d", newest.why, i, consecutive)
 				return c
 			}
 			together.merge(w)
+			if w.To.Sub(w.From) >= a.Window {
+				whole++
+			}
 		}
 		m := see(&together)
 		p := 0.0
@@ -153,7 +157,7 @@ func (a *Analysis) run(windows []*Window, consecutive int, name string, see func
 			p = m.p()
 			c.P = min(c.P, p)
 		}
-		if i+1 >= consecutive && m.enough && p < a.Level {
+		if whole >= consecutive && m.bad && m.enough && p < a.Level {
 			c.Verdict, c.Gray, c.Stable, c.Why = VerdictFail, m.gray, m.stable, m.why
 			if m.p != nil {
 				c.P = p

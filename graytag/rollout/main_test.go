@@ -1,6 +1,7 @@
 package rollout_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -82,4 +83,8 @@ func rules(t testing.TB, doc string) map[string]string {
 		}
 	}
 	return m
+}
+
+func withMode(doc string, m rollout.Mode) string {
+	return strings.Replace(doc, `"rules": ["order", "inventory"],`, `"rules": ["order", "inventory"], "mode": "`+string(m)+`",`, 1)
 }

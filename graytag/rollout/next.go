@@ -28,13 +28,12 @@ type Move struct {
 func (p *Plan) Next(r *Report, n Note) Move {
 	s := &p.State
 	none := Move{To: p.State}
-	if p.Mode == ModeManual || !r.about(p, n.At) {
+	if !p.Watched() || !r.about(p, n.At) {
 		return none
 	}
 	phase := s.phase()
-	watched := phase == InternalOnly || phase == Running || phase == Paused
 	switch {
-	case watched && r.Verdict == VerdictFail:
+	case r.Verdict == VerdictFail:
 		return p.breach(r, n)
 	case (phase == Running || phase == InternalOnly && p.Internal.Hold > 0) && r.Verdict == VerdictPass && !n.At.Before(s.Since.Add(p.hold(s.Stage))):
 		return p.advance(r, n)

@@ -85,7 +85,7 @@ type Analysis struct {
 	// with less there is no verdict but a fail. The default is 0.9.
 	MinMatched float64
 	// Level is the probability, for a gray that is as good as stable, below which
-	// a difference counts as credible; the default is 0.0001. See [FisherGreater].
+	// a difference counts as credible; the default is 0.00005. See [FisherGreater].
 	Level float64
 	// Services are compared each by itself; none is Plan.Services, and with none
 	// of those, all services together.
@@ -133,7 +133,7 @@ type LatencyCheck struct {
 // DefaultAnalysis returns what a plan without an analysis gets.
 func DefaultAnalysis() Analysis {
 	return Analysis{
-		Window: 5 * time.Minute, Every: 10 * time.Second, MinMatched: 0.9, Level: 1e-4,
+		Window: 5 * time.Minute, Every: 10 * time.Second, MinMatched: 0.9, Level: 5e-5,
 		Errors:  ErrorCheck{Ratio: 2, Floor: 0.01, MinRequests: 100, Consecutive: 1},
 		Latency: LatencyCheck{Ratio: 2, Floor: 10 * time.Millisecond, MinRequests: 100, Consecutive: 1},
 	}
@@ -179,6 +179,13 @@ var (
 	zeroPercent = rule.MustPercent("0")
 	allPercent  = rule.MustPercent("100")
 )
+
+// Watched tells whether the samples of the plan matter now: it is internal, running
+// or paused, and moves or suggests by itself.
+func (p *Plan) Watched() bool {
+	phase := p.State.phase()
+	return p.Mode != ModeManual && (phase == InternalOnly || phase == Running || phase == Paused)
+}
 
 func (p *Plan) hold(stage int) time.Duration {
 	if stage < 1 || stage > len(p.Stages) {

@@ -25,18 +25,30 @@ type Decide func(data []byte) (changed []byte, e *Event, err error)
 // The error is one of decide, or of the store; it wraps [rule.ErrConflict] where
 // others wrote each time.
 func Update(ctx context.Context, store rule.Store, decide Decide) (*Event, error) {
-	return update(ctx, store, decide, false)
+	return update(ctx, store, decide, writing{})
+}
+
+// Evaluate writes what [Step] makes of a report, as [Update] does, where the plan is
+// still at the stage that the report is about. A document that engines have refused is
+// taken for the last good one where gray has failed, see [Run].
+func Evaluate(ctx context.Context, store rule.Store, plan string, r *Report, n Note) (*Event, error) {
+	n = n.now()
+	return update(ctx, store, func(data []byte) ([]byte, *Event, error) {
+		return Step(data, plan, r, n)
+	}, writing{lastGood: r != nil && r.Verdict == VerdictFail})
 }
 
 // Run carries out a command on a plan, see [Change]. n.At is now where it is zero.
 // A rollback does not give up: it tries again, also where the store fails, until it
 // is written or ctx ends; give it as long as you can, and stop this process at once
 // by [rule.Engine.Load] of a set that stops where that must not wait for the store.
+// Where the document is faulty, and engines therefore decide by the last good one, it is
+// that one which comes back, rolled back; the faulty one is in the history.
 func Run(ctx context.Context, store rule.Store, plan string, c Command, n Note) (*Event, error) {
 	n = n.now()
 	return update(ctx, store, func(data []byte) ([]byte, *Event, error) {
 		return Change(data, plan, c, n)
-	}, c == CommandRollback)
+	}, writing{stubborn: c == CommandRollback, lastGood: c == CommandRollback})
 }
 
 // Stop is the kill switch: everyone is stable, whatever the rules say, until
@@ -44,12 +56,12 @@ func Run(ctx context.Context, store rule.Store, plan string, c Command, n Note) 
 // document is faulty or missing, too. The event is nil where it was on already.
 func Stop(ctx context.Context, store rule.Store, n Note) (*Event, error) {
 	n = n.now()
-	return update(ctx, store, stopOrNot(true, n), true)
+	return update(ctx, store, stopOrNot(true, n), writing{stubborn: true})
 }
 
 // Unstop puts the rules in force again. The holds of all plans start anew.
 func Unstop(ctx context.Context, store rule.Store, n Note) (*Event, error) {
-	return update(ctx, store, stopOrNot(false, n.now()), false)
+	return update(ctx, store, stopOrNot(false, n.now()), writing{})
 }
 
 func stopOrNot(stop bool, n Note) Decide {
@@ -75,25 +87,33 @@ func (n Note) now() Note {
 }
 
 const (
-	attempts  = 30 // of a write that may give up
+	attempts  = 20 // of a write that may give up
 	firstWait = 5 * time.Millisecond
-	maxWait   = 250 * time.Millisecond
+	maxWait   = 100 * time.Millisecond
 )
 
-// update is Update; a stubborn one ends with ctx alone, or with what no attempt can
-// change.
-func update(ctx context.Context, store rule.Store, decide Decide, stubborn bool) (*Event, error) {
+// writing says what an update does about trouble.
+type writing struct {
+	stubborn bool // ends with its context alone, or with what no attempt can change
+	lastGood bool // takes a faulty document for the last good one
+}
+
+func update(ctx context.Context, store rule.Store, decide Decide, how writing) (*Event, error) {
 	var tried []byte // what a Put whose answer is not known may have written
 	var triedEvent *Event
 	wait := firstWait
 	for i := 1; ; i++ {
 		d, err := current(ctx, store)
+		data := d.Data
+		if err == nil && how.lastGood && d.Exists() {
+			data, err = lastGood(ctx, store, data)
+		}
 		if err == nil {
 			if tried != nil && d.Author == triedEvent.Who && bytes.Equal(d.Data, tried) {
 				triedEvent.Revision = d.Revision
 				return triedEvent, nil
 			}
-			changed, e, refused := decide(d.Data)
+			changed, e, refused := decide(data)
 			if refused != nil || changed == nil {
 				return e, refused
 			}
@@ -120,9 +140,9 @@ func update(ctx context.Context, store rule.Store, decide Decide, stubborn bool)
 		switch {
 		case ctx.Err() != nil:
 			return nil, fmt.Errorf("rollout: not written: %w (%w)", ctx.Err(), err)
-		case !stubborn && !conflict:
+		case !how.stubborn && !conflict:
 			return nil, err
-		case !stubborn && i == attempts:
+		case !how.stubborn && i == attempts:
 			return nil, fmt.Errorf("rollout: not written in %d attempts: %w", attempts, err)
 		}
 		timer := time.NewTimer(wait/2 + rand.N(wait))
@@ -133,6 +153,24 @@ func update(ctx context.Context, store rule.Store, decide Decide, stubborn bool)
 		}
 		wait = min(2*wait, maxWait)
 	}
+}
+
+// lastGood returns data where it is a rule set, else the newest document of the
+// history that is one; data where none is.
+func lastGood(ctx context.Context, store rule.Store, data []byte) ([]byte, error) {
+	if _, err := rule.Parse(data); err == nil {
+		return data, nil
+	}
+	docs, err := store.History(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range docs {
+		if _, err := rule.Parse(d.Data); err == nil {
+			return d.Data, nil
+		}
+	}
+	return data, nil
 }
 
 // current returns the document that a store holds.

@@ -147,6 +147,13 @@
 // that nothing of plans and meta changes; [Schema] lets an editor complete names.
 // [Engine.Explain] answers why a request got what it got.
 //
+// # What is seen
+//
+// While an engine follows a store it shows graylane.rules.revision and
+// graylane.rules.age, by which gateways that have not followed stand out, and
+// graylane.rules.failing, which is 1 while a document is refused (cause "refused")
+// or the store cannot be read (cause "store"). See [WithMeterProvider].
+//
 // # Cost
 //
 // A set is compiled once. Deciding takes no lock and, for a tag that rules alone

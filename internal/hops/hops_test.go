@@ -123,3 +123,21 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestWhoIsNoHopTellsWhatItCalled(t *testing.T) {
+	ctx, tr := hops.Start(context.Background())
+	defer tr.End()
+	assert.Empty(t, tr.Answer(hops.Hop{}))
+	assert.Empty(t, tr.Relay())
+	_, call := tr.Begin(ctx)
+	call.Decided(hops.Hop{Service: "order", Got: "v2", Outcome: "matched"})
+	for route, depth := range map[string]int{tr.Answer(hops.Hop{}): 1, tr.Relay(): 0} {
+		got, _, err := hops.Parse(route)
+		require.NoError(t, err)
+		assert.Equal(t, []hops.Hop{{Depth: depth, Service: "order", Got: "v2", Outcome: "matched"}}, got)
+	}
+	assert.True(t, hops.Asks([]string{"1"}))
+	for _, v := range [][]string{nil, {""}, {"0"}, {"true"}, {"0", "1"}} {
+		assert.False(t, hops.Asks(v), v)
+	}
+}

@@ -41,6 +41,9 @@ func (t *Trace) End() {
 	}
 }
 
+// Live tells whether anything is traced at all.
+func Live() bool { return live.Load() != 0 }
+
 // FromContext returns the trace of ctx, nil where there is none.
 func FromContext(ctx context.Context) *Trace {
 	if live.Load() == 0 {

@@ -58,6 +58,7 @@ func under(path, root string) bool { return path == root || strings.HasPrefix(pa
 var banned = map[string][]string{
 	"graytag":               {grpc, consul, "net/http", "go.opentelemetry.io/otel/metric", "go.opentelemetry.io/otel/trace"},
 	"graytag/rule":          {grpc, consul, "net/http"},
+	"graytag/rollout":       {grpc, consul},
 	"propagation":           {grpc, consul},
 	"registry":              {grpc, consul},
 	"registry/memory":       {grpc, consul},

@@ -11,18 +11,25 @@ import (
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
+
+	"github.com/graylane/graylane/internal/telemetry/rulegauge"
 )
 
+func init() {
+	rulegauge.Global = &rulegauge.Defaults{Provider: otel.GetMeterProvider, Handle: otel.Handle}
+}
+
 // Scope is the instrumentation scope of all instruments.
-const Scope = "github.com/graylane/graylane"
+const Scope = rulegauge.Scope
 
 // Names of the instruments.
 const (
 	RouteDecisions = "graylane.route.decisions"
 	ServerRequests = "graylane.server.requests"
 	ServerDuration = "graylane.server.duration"
-	RulesRevision  = "graylane.rules.revision"
-	RulesAge       = "graylane.rules.age"
+	RulesRevision  = rulegauge.Revision
+	RulesAge       = rulegauge.Age
+	RulesFailing   = rulegauge.Failing
 	Malformed      = "graylane.propagation.malformed"
 	Orphans        = "graylane.propagation.orphans"
 	Withheld       = "graylane.propagation.withheld"

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -23,8 +24,9 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/graylane/graylane/graytag"
+	"github.com/graylane/graylane/internal/telemetry"
 	"github.com/graylane/graylane/middleware/grayhttp"
-	"github.com/graylane/graylane/registry"
+	"github.com/graylane/graylane/registry/memory"
 )
 
 // histogram is a provider, and a func that counts what was measured of
@@ -364,38 +366,67 @@ func TestWritersKeepTheirMethods(t *testing.T) {
 	}
 }
 
-// What the OTel SDK and a registry hold is bounded, whatever comes.
+// What the SDK holds is bounded on both sides, and so is the memory, whatever comes; a
+// uid is in no metric.
 func TestM2_SeriesAreBounded(t *testing.T) {
 	reader := sdkmetric.NewManualReader()
 	provider := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
-	h := mustHandler(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), quiet,
-		grayhttp.WithSelf(registry.Instance{Service: "order", Metadata: map[string]string{"version": "v2"}}), grayhttp.WithMeterProvider(provider))
-	srv := server(t, h)
-	client := srv.Client()
+	seen := grayhttp.WithMeterProvider(provider)
+	reg := memory.New()
+	empty := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	register(t, reg, "order", "s1", "", serveBare(t, mustHandler(t, empty, quiet, self(""), seen)))
+	address := serveBare(t, mustHandler(t, empty, quiet, self("v2"), seen))
+	client, direct := newClient(t, reg, seen), &http.Client{Transport: newTransport(t)}
+
+	var at [2]uint64
 	for i := range 10_000 {
-		req, err := http.NewRequest(http.MethodGet, srv.URL, nil)
-		require.NoError(t, err)
-		req.Header.Set(graytag.Header, fmt.Sprintf("uid=u%d;version=v%d", i, i))
-		require.NoError(t, send(client, req))
+		ctx := graytag.NewContext(context.Background(), graytag.MustParse(fmt.Sprintf("uid=u%d;version=v%d", i, i)))
+		require.NoError(t, get(ctx, client, "http://order/"))
+		require.NoError(t, get(ctx, direct, "http://"+address))
+		if i == 1000 {
+			at[0] = heap()
+		}
 	}
+	at[1] = heap()
+	assert.Less(t, at[1], at[0]+1<<20, "9,000 more users and versions")
+
 	var rm metricdata.ResourceMetrics
 	require.NoError(t, reader.Collect(context.Background(), &rm))
-	series := 0
-	var total uint64
+	series, total := map[string]int{}, map[string]int64{}
+	noUser := func(set attribute.Set) {
+		for _, kv := range set.ToSlice() {
+			require.NotRegexp(t, `u\d`, kv.Value.AsString(), "%s", kv.Key)
+		}
+	}
 	for _, sm := range rm.ScopeMetrics {
 		for _, m := range sm.Metrics {
 			switch d := m.Data.(type) {
 			case metricdata.Sum[int64]:
-				series += len(d.DataPoints)
-			case metricdata.Histogram[float64]:
-				series += len(d.DataPoints)
+				series[m.Name] = len(d.DataPoints)
 				for _, p := range d.DataPoints {
-					total += p.Count
+					noUser(p.Attributes)
+					total[m.Name] += p.Value
+				}
+			case metricdata.Histogram[float64]:
+				series[m.Name] = len(d.DataPoints)
+				for _, p := range d.DataPoints {
+					noUser(p.Attributes)
+					total[m.Name] += int64(p.Count)
 				}
 			}
 		}
 	}
-	assert.EqualValues(t, 10_000, total)
-	assert.LessOrEqual(t, series, 250)
-	assert.NotContains(t, fmt.Sprintf("%+v", rm), "u77")
+	// The two instances, and the client, have labels of their own.
+	assert.Equal(t, map[string]int64{"graylane.server.duration": 20_000, "graylane.server.requests": 20_000, "graylane.route.decisions": 10_000}, total)
+	for name, n := range series {
+		assert.LessOrEqual(t, n, 2*(2*telemetry.DistinctValues+3), name)
+	}
+}
+
+// heap is what is in use.
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
 }

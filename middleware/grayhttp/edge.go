@@ -40,8 +40,8 @@ const (
 // with '_' for '-', for grpc-gateway, or as trailers, and the gray.* members of
 // baggage, that of OpenTracing and Jaeger included; other baggage stays. It is
 // counted as graylane.edge.forged. Rules see the request as it came. The caller's header is
-// not changed, and the ResponseWriter is not wrapped: the headers of the answer,
-// [VersionHeader] and [GroupHeader], are set before the handler runs.
+// not changed. The headers of the answer, [VersionHeader] and [GroupHeader], are set
+// before the handler runs.
 //
 // Requests for the paths of [WithExempt] get no decision and stay untagged; what
 // they claim is removed all the same.

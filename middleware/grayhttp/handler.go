@@ -56,7 +56,7 @@ type server struct {
 	instance  string // ID or address of the own instance, "" where they are not known
 	reject    bool   // what is misrouted
 	misrouted *arrival.MisroutedLog
-	profiles  *profiles // nil: none
+	profiles  *arrival.Profiles // nil: none
 }
 
 func newServer(c *config) (*server, error) {
@@ -71,7 +71,7 @@ func newServer(c *config) (*server, error) {
 		return nil, errors.New("grayhttp: WithRejectMisrouted without WithSelf: nobody knows what is misrouted")
 	}
 	if c.profiles {
-		if s.profiles, err = newProfiles(self, c.policy); err != nil {
+		if s.profiles, err = arrival.NewProfiles(self, c.policy); err != nil {
 			return nil, fmt.Errorf("grayhttp: %w", err)
 		}
 	}

@@ -8,6 +8,9 @@ import (
 	"iter"
 	"log/slog"
 	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"runtime/pprof"
 	"strings"
 	"sync"
 	"testing"
@@ -258,4 +261,88 @@ func TestM1_InvalidUTF8(t *testing.T) {
 	require.NoError(t, send(&http.Client{Transport: plain(t)}, raw))
 	counts, _ := collect()
 	assert.Equal(t, map[string]uint64{"v2 stable 200": 2}, counts, "refused as a tag, and served")
+}
+
+// An entrance that is an instance itself may refuse, too. The marker is for a gateway
+// further out alone.
+func TestAnEdgeThatRefuses(t *testing.T) {
+	measured, collect := histogram(t)
+	opts := []grayhttp.EdgeOption{self("v9"), grayhttp.WithRejectMisrouted(), grayhttp.WithMeterProvider(measured), quiet}
+	for trusted, marker := range map[string]string{"127.0.0.1": "order", "10.0.0.0/8": ""} {
+		var rec recorder
+		url := "http://" + serveBare(t, enter(t, newEngine(t, testers), &rec, append(opts, grayhttp.WithTrustedGateways(trusted))...))
+		req, err := http.NewRequest(http.MethodGet, url, nil)
+		require.NoError(t, err)
+		req.Header.Set("X-User-ID", "9999")
+		req.Header.Set("X-Gray-Trace", "1")
+		resp, err := (&http.Client{Transport: plain(t)}).Do(req)
+		require.NoError(t, err)
+		_ = resp.Body.Close()
+		assert.Equal(t, http.StatusMisdirectedRequest, resp.StatusCode)
+		assert.Equal(t, marker, resp.Header.Get("X-Gray-Misrouted"))
+		assert.Equal(t, marker != "", resp.Header.Get("X-Gray-Route") != "")
+		assert.Empty(t, rec.take())
+	}
+	counts, _ := collect()
+	assert.Equal(t, map[string]uint64{"v9 v2 421": 2}, counts)
+}
+
+// An Edge does all that the inbound middleware does.
+func TestAnEdgeSeesWhatAHandlerSees(t *testing.T) {
+	measured, collect := histogram(t)
+	labels := make(chan string, 1)
+	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		version, _ := pprof.Label(r.Context(), "gray.version")
+		labels <- version
+		w.WriteHeader(http.StatusTeapot)
+	})
+	srv := server(t, enter(t, newEngine(t, testers), h, self("v2"), grayhttp.WithProfileLabels(), grayhttp.WithMeterProvider(measured)))
+	req, err := http.NewRequest(http.MethodGet, srv.URL, nil)
+	require.NoError(t, err)
+	req.Header.Set("X-User-ID", "9999")
+	require.NoError(t, send(srv.Client(), req))
+	assert.Equal(t, "v2", <-labels)
+	srv.Close()
+	counts, _ := collect()
+	assert.Equal(t, map[string]uint64{"v2 v2 418": 1}, counts)
+}
+
+// What a handler hands on of a refusal is none of its own, and no reason to run it
+// again elsewhere, also where the names are the same.
+func TestARefusalThatIsHandedOn(t *testing.T) {
+	further := memory.New()
+	register(t, further, "order", "far", "", serve(t, &recorder{}, self("v9"), grayhttp.WithRejectMisrouted(), quiet))
+	for name, transport := range map[string]http.RoundTripper{
+		"balanced": newClient(t, further).Transport,
+		"direct":   newTransport(t),
+	} {
+		var ran, other recorder
+		proxy := &httputil.ReverseProxy{Rewrite: func(p *httputil.ProxyRequest) {
+			ran.record(p.In)
+			host := "order"
+			if name == "direct" {
+				host = find(t, further, "order", "far")
+			}
+			p.SetURL(&url.URL{Scheme: "http", Host: host})
+		}, Transport: transport}
+		reg := memory.New()
+		_, err := reg.Register(context.Background(), registry.Instance{ID: "near", Service: "order", Weight: 1 << 16, Address: serve(t, proxy, self(""))})
+		require.NoError(t, err)
+		register(t, reg, "order", "other", "", serve(t, &other, self("")))
+		ctx := graytag.NewContext(context.Background(), graytag.Tag{})
+		client := newClient(t, reg)
+		for ran.count() == 0 { // most go there
+			req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://order/", nil)
+			require.NoError(t, err)
+			other.take()
+			resp, err := client.Do(req)
+			require.NoError(t, err)
+			_ = resp.Body.Close()
+			if ran.count() > 0 {
+				assert.Equal(t, http.StatusMisdirectedRequest, resp.StatusCode, name)
+			}
+		}
+		assert.Len(t, ran.take(), 1, name)
+		assert.Empty(t, other.take(), name)
+	}
 }

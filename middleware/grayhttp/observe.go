@@ -3,8 +3,6 @@ package grayhttp
 import (
 	"context"
 	"net/http"
-	"runtime/pprof"
-	"sync"
 	"time"
 
 	"github.com/graylane/graylane/balancer/subset"
@@ -48,9 +46,9 @@ func (s *server) observe(next http.Handler, w http.ResponseWriter, r, in *http.R
 		defer trace.End()
 	}
 	if s.profiles != nil {
-		ctx = pprof.WithLabels(ctx, s.profiles.labels(graytag.FromContext(ctx)))
-		pprof.SetGoroutineLabels(ctx)
-		defer pprof.SetGoroutineLabels(r.Context())
+		outer := ctx
+		defer s.profiles.End(outer)
+		ctx = s.profiles.Begin(ctx, graytag.FromContext(ctx))
 	}
 	if traced || s.profiles != nil {
 		in = in.WithContext(ctx)
@@ -102,40 +100,4 @@ func (s *server) hop(a *Arrival) hops.Hop {
 		Service: a.Service, Instance: s.instance,
 		Wanted: telemetry.Text(a.Wanted), Got: telemetry.Text(a.Version), Outcome: string(a.Outcome),
 	}
-}
-
-// profiles labels what handlers burn.
-type profiles struct {
-	selector *subset.Selector
-	hidden   bool
-	bound    *telemetry.Labels
-	known    sync.Map // label -> pprof.LabelSet
-}
-
-func newProfiles(self *arrival.Self, policy subset.Policy) (*profiles, error) {
-	p := &profiles{bound: telemetry.NewLabels(telemetry.DistinctValues)}
-	if self != nil {
-		p.selector = self.Selector()
-		p.bound.Real(telemetry.Text(self.Version()))
-	} else {
-		var err error
-		if p.selector, err = policy.Compile(""); err != nil {
-			return nil, err
-		}
-	}
-	p.hidden = telemetry.Hidden(p.selector.Key())
-	return p, nil
-}
-
-func (p *profiles) labels(tag graytag.Tag) pprof.LabelSet {
-	version := telemetry.Text(p.selector.Wanted(tag))
-	if p.hidden {
-		version = telemetry.Hide(version)
-	}
-	version = p.bound.Bound(version)
-	if set, ok := p.known.Load(version); ok {
-		return set.(pprof.LabelSet)
-	}
-	set, _ := p.known.LoadOrStore(version, pprof.Labels(telemetry.SpanVersion, version))
-	return set.(pprof.LabelSet)
 }

@@ -175,15 +175,17 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 }
 
 // WithExempt names paths that are no traffic, health checks for example: they
-// are neither classified nor counted as arrivals, nor as calls without scope.
-// "/healthz" is one path, "/debug/" all beneath it. None is exempt by default.
+// are neither classified nor counted, measured or refused as arrivals, nor counted as
+// calls without scope. "/healthz" is one path, "/debug/" all beneath it. None is exempt
+// by default: HTTP has no path that is a health check wherever it is found.
 func WithExempt(paths ...string) Option {
 	return optionFunc(func(c *config) { c.exempt = append(c.exempt, paths...) })
 }
 
 // WithSelf tells the handler which instance it is: of which service, with which
-// metadata. Arrivals are then classified and counted, and handlers can ask for
-// theirs with [ArrivalFromContext]. ID and address do not matter.
+// metadata. Arrivals are then classified and counted, answers are measured, and
+// handlers can ask for their arrival with [ArrivalFromContext]. The ID, else the
+// address, stands for the instance in X-Gray-Route; both may be empty.
 // Where callers have a policy for this service, give it here too ([WithPolicy]):
 // what it allows them is a fallback, anything else counts as misrouted.
 func WithSelf(self registry.Instance) HandlerOption {
@@ -246,8 +248,9 @@ func WithRejectMisrouted() HandlerOption {
 }
 
 // MisroutedHeader is the header of an answer that [WithRejectMisrouted] gives: the
-// service of the instance, escaped as a segment of a path. Edges take it out of
-// answers.
+// service of the instance, escaped as a segment of a path. It is for the balancer of the
+// caller, which takes it out of the answer: a handler that handed it on would have its
+// own caller send once more what it has run already.
 const MisroutedHeader = arrival.MisroutedHeader
 
 // WithProfileLabels labels what handlers burn in CPU profiles, and the goroutines

@@ -58,16 +58,18 @@ func (b *tracedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// strip takes out of an answer what is for the inside alone, where it has come to an
-// [Edge]: a handler that hands answers on must not hand that out.
+// strip takes out of an answer what a handler must not hand on: a refusal, which the
+// balancer has reacted to, and which would have the caller of the handler run it once
+// more; and the route, where it has come to an [Edge].
 func strip(ctx context.Context, resp *http.Response) {
 	if !tells(resp.Header) && !tells(resp.Trailer) {
 		return
 	}
-	if _, ok := ctx.Value(entryKey{}).(*Entry); ok {
-		for _, h := range []http.Header{resp.Header, resp.Trailer} {
+	_, outermost := ctx.Value(entryKey{}).(*Entry)
+	for _, h := range []http.Header{resp.Header, resp.Trailer} {
+		delete(h, MisroutedHeader)
+		if outermost {
 			delete(h, hops.RouteHeader)
-			delete(h, MisroutedHeader)
 		}
 	}
 }
