@@ -10,49 +10,18 @@ import (
 	"time"
 )
 
-// Defaults and limits of a [Recorder].
-const (
-	DefaultSlot      = 10 * time.Second
-	DefaultKeep      = time.Hour
-	DefaultMaxSeries = 256
-	MaxSlots         = 20000 // of keep by slot
-)
-
-// RecorderOption changes how a [Recorder] works.
-type RecorderOption interface{ applyRecorder(*recorderConfig) }
-
-type recorderOption func(*recorderConfig)
-
-func (f recorderOption) applyRecorder(c *recorderConfig) { f(c) }
-
-type recorderConfig struct {
-	slot, keep time.Duration
-	series     int
-	now        func() time.Time
-}
-
-// WithSlot sets the time that is counted together, [DefaultSlot] by default. What
-// happens is known when its slot is over. A window is at least two slots long,
-// better ten.
-func WithSlot(d time.Duration) RecorderOption {
-	return recorderOption(func(c *recorderConfig) { c.slot = d })
-}
-
-// WithKeep sets for how long slots are kept, [DefaultKeep] by default. A plan asks
-// for three windows, or as many as have to be bad one after the other.
-func WithKeep(d time.Duration) RecorderOption {
-	return recorderOption(func(c *recorderConfig) { c.keep = d })
-}
-
-// WithMaxSeries bounds the combinations of service, wanted and served that are
-// told apart, [DefaultMaxSeries] by default. One service has a quarter of them at
-// most.
-func WithMaxSeries(n int) RecorderOption {
-	return recorderOption(func(c *recorderConfig) { c.series = n })
-}
-
 // Recorder is a [Source] of the requests that this process saw. It is safe for
-// concurrent use.
+// concurrent use. A gateway fills it:
+//
+//	gateway.WithObserver(func(_ context.Context, e gateway.Exchange) {
+//		recorder.Record(rollout.Request{
+//			Service: e.Service, Wanted: e.Wanted, Served: e.Served, Outcome: string(e.Outcome), Status: e.Status,
+//			GRPCStatus: e.GRPCStatus, Duration: e.Duration, Canceled: e.Canceled, Err: e.Err,
+//		})
+//	})
+//
+// Of several gateways each sees its own share, and the one that runs the rollout
+// judges by that; package promsource sees all.
 //
 // It counts in slots of time, and answers with those slots that lie wholly within a
 // window: never with a request from outside it, and without those of up to one slot
@@ -322,17 +291,4 @@ func (c *cell) addTo(s *Sample) {
 			s.Latency.AddBucket(b, uint64(n))
 		}
 	}
-}
-
-// IncompleteError says that a source does not know everything about a window.
-type IncompleteError struct {
-	From, To time.Time
-	// Reason says what is not known.
-	Reason string
-}
-
-// Error names the window and the reason.
-func (e *IncompleteError) Error() string {
-	return fmt.Sprintf("rollout: the requests from %s to %s are not all known: %s",
-		e.From.UTC().Format(time.RFC3339), e.To.UTC().Format(time.RFC3339), e.Reason)
 }

@@ -27,7 +27,7 @@ import (
 	"github.com/graylane/graylane/registry/memory"
 )
 
-// record is the wiring that the documentation of the package shows.
+// record is the wiring that the documentation of Recorder shows.
 func record(r *rollout.Recorder) gateway.Option {
 	return gateway.WithObserver(func(_ context.Context, e gateway.Exchange) {
 		r.Record(rollout.Request{
@@ -242,4 +242,50 @@ func TestRecorderOfGRPC(t *testing.T) {
 		require.Equal(t, code, status.Code(err))
 	}
 	w.want(t, counts{{"v2", "v2"}: {16, 6}}) // Canceled is left out
+}
+
+// lookAtOrder judges what the recorder saw since t0; the clock goes on to the end of
+// the slot.
+func (w *watched) lookAtOrder(t *testing.T) rollout.Report {
+	t.Helper()
+	w.clock.advance(10 * time.Second)
+	doc, _, err := rollout.Change([]byte(`{
+		"rules": [{"id": "order", "services": ["order"], "percent": 0, "salt": "lane", "tag": "version=v2"}],
+		"plans": {"lane": {"rules": ["order"], "stages": [{"percent": 50}, {"percent": 100}], "analysis": {"latency": {"off": true}}}}
+	}`), "lane", rollout.CommandStart, note(t0))
+	require.NoError(t, err)
+	plans, err := rollout.ParseDocument(doc)
+	require.NoError(t, err)
+	return plans["lane"].Look(context.Background(), w, w.clock.now())
+}
+
+func TestAFaultyGrayBehindAGateway(t *testing.T) {
+	w := watch(t)
+	w.instance(t, "", serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
+	w.instance(t, "v2", serve(t, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(500) })))
+	for range 120 {
+		require.Equal(t, 200, w.visit(t, "2", "/"))
+	}
+	assert.Equal(t, rollout.VerdictInconclusive, w.lookAtOrder(t).Verdict, "nobody wanted gray")
+	for range 120 {
+		require.Equal(t, 500, w.visit(t, "1", "/"))
+	}
+	assert.Equal(t, rollout.VerdictFail, w.lookAtOrder(t).Verdict)
+}
+
+func TestO8_AGrayThatIsDownFromTheStart(t *testing.T) {
+	w := watch(t)
+	w.instance(t, "", serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
+	for range 120 {
+		require.Equal(t, 200, w.visit(t, "1", "/"))
+		require.Equal(t, 200, w.visit(t, "2", "/"))
+	}
+	report := w.lookAtOrder(t)
+	assert.Equal(t, rollout.VerdictInconclusive, report.Verdict)
+	for _, c := range report.Checks {
+		if c.Name == rollout.CheckMatched {
+			assert.Zero(t, c.Gray, c.Why)
+			assert.Contains(t, c.Why, "gray served 0 of the 1")
+		}
+	}
 }

@@ -1,5 +1,5 @@
 // Package promsource reads how requests went from Prometheus, or from anything else
-// with its query API (/api/v1/query): Thanos, Mimir, Cortex, VictoriaMetrics.
+// with its query API (/api/v1/query), such as Thanos or Mimir.
 //
 //	src, err := promsource.New("http://prometheus:9090")
 //
@@ -13,6 +13,10 @@
 // and WithSelf on the middleware. Their clients tell by graylane.route.decisions what
 // nobody served. All instances are added up. A request whose client hung up is left
 // out. [DefaultQueries] holds the queries; [WithQueries] replaces them.
+//
+// The queries are tested with Prometheus 2.42. VictoriaMetrics counts the beginning of a
+// counter in increase() already, so that it would count twice: put
+// increase_prometheus in place of it.
 //
 // Names are those that the Prometheus exporter of OpenTelemetry makes of them:
 // graylane_server_duration_seconds_bucket, graylane_route_decisions_total. Where it is

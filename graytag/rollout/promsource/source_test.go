@@ -300,3 +300,51 @@ func TestNewRefuses(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "/prometheus/api/v1/query?tenant=1", a.seen[0].RequestURI)
 }
+
+// plan is one about order that has been at its first stage since t0.
+func plan(t *testing.T) *rollout.Plan {
+	t.Helper()
+	doc, _, err := rollout.Change([]byte(`{
+		"rules": [{"id": "order", "services": ["order"], "percent": 0, "salt": "lane", "tag": "version=v2"}],
+		"plans": {"lane": {"rules": ["order"], "stages": [{"percent": 50}, {"percent": 100}]}}
+	}`), "lane", rollout.CommandStart, rollout.Note{Who: "a test", At: t0})
+	require.NoError(t, err)
+	plans, err := rollout.ParseDocument(doc)
+	require.NoError(t, err)
+	return plans["lane"]
+}
+
+func TestO1_NothingAndFailuresAreInconclusive(t *testing.T) {
+	enough := vector(series("", "20"))
+	for name, answers := range map[string]map[string]string{
+		"no traffic":   {},
+		"no gray":      {requests: vector(series("wanted=stable,version=stable,status=200", "1000")), scrapes: enough},
+		"NaN":          {requests: vector(series("wanted=v2,version=v2,status=500", "NaN")), scrapes: enough},
+		"few scrapes":  {requests: vector(series("wanted=v2,version=v2,status=500", "1000")), scrapes: vector(series("", "1"))},
+		"no JSON":      {"": "busy"},
+		"one error":    {requests: vector(series("wanted=v2,version=v2,status=500", "1")), scrapes: enough},
+		"all in vain":  {unserved: vector(series("wanted=v2", "2"))},
+		"no latencies": {requests: vector(series("wanted=v2,version=v2,status=200", "1000"), series("wanted=stable,version=stable,status=200", "1000")), scrapes: enough},
+		"a fallback":   {requests: vector(series("wanted=v2,version=stable,status=200", "1000"), series("wanted=stable,version=stable,status=200", "1000")), scrapes: enough},
+	} {
+		report := plan(t).Look(context.Background(), newAPI(t, answers).source(t), window.To)
+		assert.Equal(t, rollout.VerdictInconclusive, report.Verdict, name)
+	}
+	gone := newAPI(t, nil)
+	gone.Close()
+	assert.Equal(t, rollout.VerdictInconclusive, plan(t).Look(context.Background(), gone.source(t), window.To).Verdict)
+}
+
+func TestAPassAndAFail(t *testing.T) {
+	answers := map[string]string{
+		requests: vector(series("wanted=v2,version=v2,status=200", "1000"), series("wanted=stable,version=stable,status=200", "1000")),
+		latency: vector(series("wanted=v2,version=v2,le=0.1", "1000"), series("wanted=stable,version=stable,le=0.1", "1000"),
+			series("wanted=v2,version=v2,le=+Inf", "1000"), series("wanted=stable,version=stable,le=+Inf", "1000")),
+		scrapes: vector(series("", "20")),
+	}
+	a := newAPI(t, answers)
+	assert.Equal(t, rollout.VerdictPass, plan(t).Look(context.Background(), a.source(t), window.To).Verdict)
+	answers[requests] = vector(series("wanted=v2,version=v2,status=200", "950"), series("wanted=v2,version=v2,status=502", "50"),
+		series("wanted=stable,version=stable,status=200", "1000"))
+	assert.Equal(t, rollout.VerdictFail, plan(t).Look(context.Background(), a.source(t), window.To).Verdict)
+}
