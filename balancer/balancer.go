@@ -28,9 +28,8 @@ type graylane struct {
 	// fields belong to them.
 	given given
 
-	tally     atomic.Pointer[tally]
-	observed  atomic.Bool // somebody wants the addresses of decisions
-	addresses sync.Map    // balancer.SubConn -> string, where observed
+	tally atomic.Pointer[tally]
+	known instances
 
 	closing sync.WaitGroup // of children that were replaced
 
@@ -96,6 +95,7 @@ func (b *graylane) UpdateClientConnState(s balancer.ClientConnState) error {
 		}
 		parts[v] = append(parts[v], e)
 	}
+	b.known.setIDs(next.endpoints)
 	b.mu.Lock()
 	b.inhibited = true
 	b.mu.Unlock()
@@ -163,8 +163,7 @@ func (b *graylane) tallyFor(client *lbattr.Client) {
 	if t := b.tally.Load(); client == nil || t != nil && t.client == client {
 		return
 	}
-	b.observed.Store(client.Observe != nil)
-	b.tally.Store(&tally{client: client, addresses: &b.addresses})
+	b.tally.Store(newTally(client, &b.known))
 }
 
 // updateVersion hands endpoints to the child of version v, and makes it where

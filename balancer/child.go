@@ -199,7 +199,7 @@ func (c *child) NewSubConn(addrs []resolver.Address, opts balancer.NewSubConnOpt
 		}
 		if s.ConnectivityState == connectivity.Shutdown {
 			delete(c.subConns, sc)
-			b.addresses.Delete(sc)
+			b.known.addresses.Delete(sc)
 		}
 		b.mu.Unlock()
 
@@ -232,8 +232,8 @@ func (c *child) NewSubConn(addrs []resolver.Address, opts balancer.NewSubConnOpt
 	if err != nil {
 		return nil, err
 	}
-	if b.observed.Load() && len(addrs) > 0 {
-		b.addresses.Store(sc, addrs[0].Addr)
+	if len(addrs) > 0 {
+		b.known.addresses.Store(sc, addrs[0].Addr)
 	}
 	b.mu.Lock()
 	c.subConns[sc] = struct{}{}

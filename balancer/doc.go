@@ -66,5 +66,12 @@
 // stream stays where it began. Decisions are counted per attempt; an RPC that
 // waits for ready in front of instances that are down counts as unavailable
 // each time that the world changes. A MeterProvider that begins to record later
-// than the client is found within 64 decisions.
+// than the client is found within 64 decisions; so is a span, where more than a
+// thousand RPCs before had none.
+//
+// # What is seen
+//
+// Each decision is counted (graylane.route.decisions), noted in the span of the RPC
+// or of its caller (gray.service, gray.version, gray.served, gray.outcome and
+// gray.reason), and told to the observer of the resolver.
 package balancer

@@ -1,7 +1,6 @@
 package balancer
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -15,6 +14,8 @@ import (
 
 	"github.com/graylane/graylane/balancer/subset"
 	"github.com/graylane/graylane/graytag"
+	"github.com/graylane/graylane/internal/elsewhere"
+	"github.com/graylane/graylane/internal/hops"
 	"github.com/graylane/graylane/internal/telemetry"
 )
 
@@ -38,6 +39,13 @@ type picker struct {
 	tally       *tally             // nil where nobody counts and nobody looks
 	down        map[string]*target // versions without a ready instance
 	cause       error              // of the resolver
+
+	// For the few calls that an instance has refused, see pickElsewhere.
+	service  string
+	selector *subset.Selector
+	subsets  []subset.Subset
+	targets  []*target // of the first of them
+	known    *instances
 }
 
 // route is what there is to do for one choice.
@@ -60,11 +68,14 @@ type server struct {
 
 func (b *graylane) newPickerLocked(children []*child) *picker {
 	subsets := make([]subset.Subset, len(children))
-	p := &picker{connectWait: b.connectWait, tally: b.tally.Load(), cause: b.cause}
-	p.tally.refresh(context.Background())
+	p := &picker{
+		connectWait: b.connectWait, tally: b.tally.Load(), cause: b.cause,
+		service: b.selector.Service(), selector: b.selector, targets: make([]*target, len(children)), known: &b.known,
+	}
 	for i, c := range children {
 		subsets[i] = c.subsetLocked()
 		subsets[i].Registered += b.unusable[c.version]
+		p.targets[i] = c.target
 		if subsets[i].Ready == 0 {
 			if p.down == nil {
 				p.down = make(map[string]*target)
@@ -78,37 +89,47 @@ func (b *graylane) newPickerLocked(children []*child) *picker {
 			subsets = append(subsets, subset.Subset{Version: v, Registered: n, State: subset.Down})
 		}
 	}
+	p.subsets = subsets
 	p.table = b.selector.NewTable(subsets)
 	choices := p.table.Choices()
 	p.routes = make([]route, len(choices))
 	p.stable = &p.routes[p.table.Stable().Index]
 	for i, choice := range choices {
-		r := &p.routes[i]
-		r.choice = choice
-		switch {
-		case choice.Wait:
-			for _, at := range choice.Subsets {
-				r.wait = append(r.wait, children[at].target)
-			}
-		case len(choice.Subsets) == 1:
-			c := children[choice.Subsets[0]]
-			r.single, r.ring = &server{picker: c.target.picker, version: c.version}, c.target.ring
-		case len(choice.Subsets) > 1:
-			r.spread = make([]server, len(choice.Subsets))
-			for j, at := range choice.Subsets {
-				r.total += uint32(subsets[at].Ready)
-				s := &r.spread[j]
-				s.picker, s.version, s.upTo = children[at].target.picker, children[at].version, r.total
-			}
-		}
+		p.prepare(&p.routes[i], choice)
 	}
 	return p
+}
+
+// prepare makes r the route of choice.
+func (p *picker) prepare(r *route, choice *subset.Choice) {
+	r.choice = choice
+	switch {
+	case choice.Wait:
+		for _, at := range choice.Subsets {
+			r.wait = append(r.wait, p.targets[at])
+		}
+	case len(choice.Subsets) == 1:
+		t := p.targets[choice.Subsets[0]]
+		r.single, r.ring = &server{picker: t.picker, version: t.child.version}, t.ring
+	case len(choice.Subsets) > 1:
+		r.spread = make([]server, len(choice.Subsets))
+		for j, at := range choice.Subsets {
+			r.total += uint32(p.subsets[at].Ready)
+			s := &r.spread[j]
+			s.picker, s.version, s.upTo = p.targets[at].picker, p.targets[at].child.version, r.total
+		}
+	}
 }
 
 // Pick implements [balancer.Picker]. It takes no lock, and allocates nothing
 // beyond what the version's own picker does, as long as an instance serves and
 // nobody records.
 func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
+	if elsewhere.Live() {
+		if refusal := elsewhere.FromContext(info.Ctx); refusal != nil && refusal.Service == p.service {
+			return p.pickElsewhere(info, refusal)
+		}
+	}
 	r, wanted := p.stable, ""
 	if tag := graytag.FromContext(info.Ctx); !tag.IsZero() {
 		var choice *subset.Choice
@@ -120,10 +141,10 @@ func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 	}
 	n := r.ring.next.Add(1)
 	instance := r.ring.at(n)
-	if p.tally.idle(n) {
+	if p.tally.idle(n) && !hops.Live() {
 		return instance.Pick(info)
 	}
-	return p.pickCounted(instance, r, r.single, wanted, info)
+	return p.pickCounted(instance, r, r.single, wanted, info, n)
 }
 
 func (p *picker) pickOther(r *route, wanted string, info balancer.PickInfo) (balancer.PickResult, error) {
@@ -134,13 +155,13 @@ func (p *picker) pickOther(r *route, wanted string, info balancer.PickInfo) (bal
 		}
 		s = r.draw()
 	}
-	return p.pickCounted(s.picker, r, s, wanted, info)
+	return p.pickCounted(s.picker, r, s, wanted, info, rand.Uint32())
 }
 
-func (p *picker) pickCounted(from balancer.Picker, r *route, s *server, wanted string, info balancer.PickInfo) (balancer.PickResult, error) {
+func (p *picker) pickCounted(from balancer.Picker, r *route, s *server, wanted string, info balancer.PickInfo, n uint32) (balancer.PickResult, error) {
 	res, err := from.Pick(info)
 	if err == nil {
-		p.tally.served(info.Ctx, r.choice, s, wanted, res.SubConn)
+		p.served(info.Ctx, r.choice, s, wanted, res.SubConn, n)
 	}
 	return res, err
 }
@@ -169,7 +190,7 @@ func (p *picker) pickNone(r *route, wanted string, info balancer.PickInfo) (bala
 		res, err := t.picker.Pick(info)
 		switch {
 		case err == nil:
-			p.tally.served(info.Ctx, r.choice, &server{version: t.child.version}, wanted, res.SubConn)
+			p.served(info.Ctx, r.choice, &server{version: t.child.version}, wanted, res.SubConn, 1)
 			return res, nil
 		case err == balancer.ErrNoSubConnAvailable: // gRPC compares, so do we
 			queued = true
@@ -192,14 +213,14 @@ func (p *picker) unavailable(r *route, wanted string, info balancer.PickInfo) (b
 		res, err := t.picker.Pick(info)
 		switch {
 		case err == nil:
-			p.tally.served(info.Ctx, own(wanted), &server{version: wanted}, wanted, res.SubConn)
+			p.served(info.Ctx, own(wanted), &server{version: wanted}, wanted, res.SubConn, 1)
 			return res, nil
 		case err == balancer.ErrNoSubConnAvailable:
 			return balancer.PickResult{}, err
 		}
 		cause = err
 	}
-	p.tally.unavailable(info.Ctx, r.choice, wanted)
+	p.failed(info.Ctx, r.choice, wanted)
 	text := p.table.Unavailable(r.choice, wanted, cause).Error()
 	if r.choice.Final {
 		// A status ends RPCs that wait for ready, too: there is nothing to wait for.

@@ -105,6 +105,9 @@ func (t Tag) intoBaggage(b baggage.Baggage) (next baggage.Baggage, changed bool)
 		}
 		return t.asMembers().bag, true
 	}
+	if t.isSpelledBy(b) {
+		return b, false
+	}
 	all := b.Members()
 	foreign := all[:0]
 	for _, m := range all {
@@ -132,6 +135,20 @@ func (t Tag) intoBaggage(b baggage.Baggage) (next baggage.Baggage, changed bool)
 		return b, changed
 	}
 	return merged, true
+}
+
+// isSpelledBy is IsBaggage for a tag whose members may not have been built: where OTel
+// middleware outside ours has read the baggage, they need not be.
+func (t Tag) isSpelledBy(b baggage.Baggage) bool {
+	if t.p == nil || b.Len() != len(t.p.pairs) {
+		return false
+	}
+	for _, p := range t.p.pairs {
+		if m := b.Member(memberKey(p.key)); m.Key() == "" || m.Value() != p.value || len(m.Properties()) > 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // IsBaggage tells whether b holds the members of t and no others, as it does in a

@@ -165,7 +165,7 @@ func (b *Balancer) watch(name string) (*service, error) {
 		b:         b,
 		name:      name,
 		selector:  selector,
-		counters:  counters{metrics: b.metrics, service: name},
+		counters:  counters{metrics: b.metrics, service: name, hidden: telemetry.Hidden(selector.Key())},
 		answered:  make(chan struct{}),
 		endpoints: make(map[string]*endpoint),
 	}

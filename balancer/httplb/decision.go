@@ -23,6 +23,11 @@ type Decision struct {
 	// Attempts counts the instances that were tried, those that could not be
 	// dialled included.
 	Attempts int
+	// Refused tells that an instance refused the request, see
+	// [github.com/graylane/graylane/middleware/grayhttp.WithRejectMisrouted], and that
+	// another one was asked for: Outcome and Reason are as if the one that refused
+	// were down. Where there was none, Instance is the one that refused.
+	Refused bool
 }
 
 // maxSeries bounds the cached series of one service, of which there are few as
@@ -41,6 +46,7 @@ type seriesKey struct {
 type counters struct {
 	metrics *telemetry.Metrics
 	service string
+	hidden  bool     // versions are names of people
 	known   sync.Map // seriesKey -> *telemetry.Series
 	size    atomic.Int32
 }
@@ -48,6 +54,9 @@ type counters struct {
 func (c *counters) count(ctx context.Context, d Decision) {
 	if !c.metrics.DecisionsEnabled(ctx) {
 		return
+	}
+	if c.hidden {
+		d.Wanted, d.Served = telemetry.Hide(d.Wanted), telemetry.Hide(d.Served)
 	}
 	key := seriesKey{c.metrics.Wanted(d.Wanted, string(d.Reason)), d.Served, d.Outcome, d.Reason}
 	if s, ok := c.known.Load(key); ok {

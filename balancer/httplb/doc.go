@@ -39,8 +39,22 @@
 // A request that may have reached a server is sent again, to another instance where
 // there is one, only where its method is idempotent (RFC 9110, section 9.2.2) or it
 // carries an Idempotency-Key, where its body can be had again (GetBody), and where
-// it did not time out; twice by default. Answers are never judged: a 503 is an
-// answer.
+// it did not time out; twice by default. Answers are never judged, a 503 is an
+// answer, but for one: a 421 whose X-Gray-Misrouted names the service that was asked
+// says that the instance serves another version than the registry's snapshot, and that no
+// handler has seen the request
+// ([github.com/graylane/graylane/middleware/grayhttp.WithRejectMisrouted]). The request
+// goes elsewhere then, once, whatever its method, unless its body is spent: to another
+// instance of the version, else to what the policy allows if that one were down. Where
+// there is nobody, the caller gets the 421, without that header.
+//
+// # What is seen
+//
+// Each decision is counted as graylane.route.decisions, under the version that was
+// wanted and under the one that served, and told to [WithObserver]. Where the
+// request's context holds a span that records, a client span gets gray.service,
+// gray.version, gray.served, gray.outcome and gray.reason; any other gets an event
+// gray.decision with these. Without a meter and a tracer neither costs an allocation.
 //
 // # Guarantees and limits
 //

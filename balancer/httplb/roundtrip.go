@@ -15,6 +15,9 @@ import (
 
 	"github.com/graylane/graylane/balancer/subset"
 	"github.com/graylane/graylane/graytag"
+	"github.com/graylane/graylane/internal/arrival"
+	"github.com/graylane/graylane/internal/hops"
+	"github.com/graylane/graylane/internal/telemetry"
 )
 
 // RoundTrip implements [http.RoundTripper]. Where the URL of req names a service,
@@ -91,6 +94,7 @@ type exchange struct {
 	cause    error       // of the last failure
 	avoid    *instance   // that the last failure was of
 	forced   bool        // the last resort was tried
+	refusal  *refusal    // nil until an instance has refused the request
 }
 
 func (x *exchange) run() (*http.Response, error) {
@@ -98,6 +102,9 @@ func (x *exchange) run() (*http.Response, error) {
 		v := x.s.view.Load()
 		in, choice, wanted := x.pick(v)
 		forced := false
+		if in == nil && x.refusal != nil {
+			return x.refused(), nil
+		}
 		if in == nil && !x.forced {
 			in, choice = v.lastResort(x.tag, x.s.selector, x.down)
 			forced, x.forced = in != nil, true
@@ -107,14 +114,28 @@ func (x *exchange) run() (*http.Response, error) {
 		}
 		body, err := x.body.next()
 		if err != nil {
+			if x.refusal != nil {
+				return x.refused(), nil
+			}
 			x.report(in, choice, wanted)
 			return nil, fmt.Errorf("httplb: body for another attempt: %w", err)
 		}
 		x.attempts++
+		if c := hops.CallFromContext(x.req.Context()); c != nil {
+			c.Decided(x.decision(in, choice, wanted).hop())
+		}
 		resp, sent, err := x.send(in, body)
 		switch {
 		case err == nil:
 			x.s.reached(in.endpoint, forced)
+			if resp.StatusCode == http.StatusMisdirectedRequest {
+				again := x.takes(resp)
+				delete(resp.Header, arrival.MisroutedHeader) // nobody else may react to it
+				if again {
+					x.refusal = &refusal{resp: resp, in: in, choice: choice, wanted: wanted}
+					continue
+				}
+			}
 			x.report(in, choice, wanted)
 			resp.Request = x.req
 			return resp, nil
@@ -145,6 +166,10 @@ func (x *exchange) run() (*http.Response, error) {
 // pick chooses an instance, another one than the last where there is one.
 func (x *exchange) pick(v *view) (in *instance, choice *subset.Choice, wanted string) {
 	in, choice, wanted = v.pick(x.tag)
+	if x.refusal != nil {
+		in, choice = v.elsewhere(x.tag, x.s.selector, x.refusal.in.endpoint)
+		return in, choice, wanted
+	}
 	if x.avoid != nil {
 		// The sequence of an alias comes to another slot soon.
 		for i := 0; i < 3 && in != nil && in.endpoint == x.avoid.endpoint; i++ {
@@ -266,17 +291,27 @@ func (x *exchange) unavailable(v *view) error {
 	return err
 }
 
-func (x *exchange) report(in *instance, choice *subset.Choice, wanted string) {
-	x.observe(Decision{
+func (x *exchange) decision(in *instance, choice *subset.Choice, wanted string) Decision {
+	return Decision{
 		Service: x.s.name, Wanted: wanted, Served: in.version,
 		Outcome: choice.Outcome, Reason: choice.Reason,
-		Instance: in.Instance, Attempts: x.attempts,
-	})
+		Instance: in.Instance, Attempts: x.attempts, Refused: x.refusal != nil,
+	}
+}
+
+func (x *exchange) report(in *instance, choice *subset.Choice, wanted string) {
+	x.observe(x.decision(in, choice, wanted))
 }
 
 func (x *exchange) observe(d Decision) {
 	ctx := x.req.Context()
 	x.s.counters.count(ctx, d)
+	telemetry.Decided(ctx, d.Service, d.Wanted, d.Served, string(d.Outcome), string(d.Reason))
+	if d.Outcome == subset.Unavailable {
+		if c := hops.CallFromContext(ctx); c != nil {
+			c.Decided(d.hop())
+		}
+	}
 	for _, f := range x.s.b.observers {
 		f(ctx, d)
 	}

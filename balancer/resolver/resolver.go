@@ -120,7 +120,7 @@ func (r *grayResolver) push(ctx context.Context, set []registry.Instance) bool {
 		if in.Weight > 1 {
 			e = weight.Set(e, weight.EndpointInfo{Weight: uint32(min(in.Weight, 1<<16))})
 		}
-		e = lbattr.SetMetadata(e, in.Metadata)
+		e = lbattr.SetMetadata(lbattr.SetID(e, in.ID), in.Metadata)
 		if !in.Usable {
 			e = lbattr.SetUnusable(e)
 		}
@@ -134,5 +134,5 @@ func (r *grayResolver) push(ctx context.Context, set []registry.Instance) bool {
 
 // sameEndpoint tells whether a and b are one to the balancer.
 func sameEndpoint(a, b roster.Instance) bool {
-	return a.Address == b.Address && a.Usable == b.Usable && max(1, a.Weight) == max(1, b.Weight) && maps.Equal(a.Metadata, b.Metadata)
+	return a.ID == b.ID && a.Address == b.Address && a.Usable == b.Usable && max(1, a.Weight) == max(1, b.Weight) && maps.Equal(a.Metadata, b.Metadata)
 }

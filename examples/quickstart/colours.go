@@ -3,8 +3,10 @@ package main
 import (
 	"io"
 	"os"
+	"strings"
 
 	"github.com/graylane/graylane/balancer/subset"
+	"github.com/graylane/graylane/propagation"
 )
 
 // colours marks text for a terminal, or leaves it plain.
@@ -38,13 +40,13 @@ func (c colours) paint(code, s string) string {
 
 func (c colours) bold(s string) string { return c.paint(bold, s) }
 
-func (c colours) hop(h hop, row string) string {
-	switch h.outcome {
-	case subset.Matched:
+func (c colours) hop(h propagation.Hop, row string) string {
+	switch {
+	case h.Outcome == string(subset.Matched):
 		return c.paint(green, row)
-	case subset.Fallback:
+	case strings.HasPrefix(h.Outcome, "fallback"):
 		return c.paint(yellow, row)
-	case subset.Misrouted:
+	case h.Outcome == string(subset.Misrouted):
 		return c.paint(red, row)
 	}
 	return row

@@ -9,12 +9,14 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/graylane/graylane/graytag/rule"
 	"github.com/graylane/graylane/middleware/gateway"
 	"github.com/graylane/graylane/middleware/grayhttp"
+	"github.com/graylane/graylane/propagation"
 	"github.com/graylane/graylane/registry"
 )
 
@@ -42,10 +44,11 @@ const (
 // entrance is the gateway in front of the shop, and those who use it: a load
 // balancer with its clients, and an operator.
 type entrance struct {
-	url    string
-	engine *rule.Engine
-	rules  rule.Store
-	client *http.Client
+	url      string
+	operator string // the URL of a door for operators
+	engine   *rule.Engine
+	rules    rule.Store
+	client   *http.Client
 
 	revision uint64 // of the rules, as the operator knows it
 	round    int    // of visits
@@ -67,22 +70,34 @@ func openEntrance(ctx context.Context, disc registry.Discovery, rules rule.Store
 		defer close(followed)
 		_ = engine.Follow(following, rules) // ends with its context
 	}()
-	e.stops = append(e.stops, func() { stopFollowing(); <-followed })
+	e.stops = append(e.stops, func() { stopFollowing(); <-followed }, e.client.CloseIdleConnections)
 
-	gw, err := gateway.New(engine, disc,
-		gateway.WithRoutes(gateway.Route{Prefix: "/orders", Service: "order"}),
-		gateway.WithTransport(transport()),
-		// The clients of this program play the load balancer in front of the
-		// gateway: where a user comes from is in X-Forwarded-For.
-		gateway.WithEdge(grayhttp.WithTrustedProxies("127.0.0.0/8")))
+	// The clients of this program play the load balancer in front of the gateway:
+	// where a user comes from is in X-Forwarded-For.
+	if e.url, err = e.open(disc, grayhttp.WithTrustedProxies("127.0.0.0/8")); err == nil {
+		// Who may ask for the way of a request is trusted like another gateway. This
+		// door must not be open to the public.
+		e.operator, err = e.open(disc, grayhttp.WithTrustedProxies("127.0.0.0/8"), grayhttp.WithTrustedGateways("127.0.0.0/8"))
+	}
 	if err != nil {
 		e.stop()
 		return nil, err
 	}
+	return e, nil
+}
+
+// open opens a door: a gateway with a listener of its own. All decide by one engine.
+func (e *entrance) open(disc registry.Discovery, opts ...grayhttp.EdgeOption) (url string, err error) {
+	gw, err := gateway.New(e.engine, disc,
+		gateway.WithRoutes(gateway.Route{Prefix: "/orders", Service: "order"}),
+		gateway.WithTransport(transport()),
+		gateway.WithEdge(opts...))
+	if err != nil {
+		return "", err
+	}
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		e.stop()
-		return nil, errors.Join(err, gw.Close())
+		return "", errors.Join(err, gw.Close())
 	}
 	srv := gateway.NewServer("", gw)
 	served := make(chan struct{})
@@ -90,14 +105,12 @@ func openEntrance(ctx context.Context, disc registry.Discovery, rules rule.Store
 		defer close(served)
 		_ = srv.Serve(lis) // ends with Close
 	}()
-	e.url = "http://" + lis.Addr().String()
 	e.stops = append(e.stops, func() {
-		e.client.CloseIdleConnections()
 		_ = srv.Close()
 		<-served
 		_ = gw.Close()
 	})
-	return e, nil
+	return "http://" + lis.Addr().String(), nil
 }
 
 func (e *entrance) stop() {
@@ -129,47 +142,57 @@ func (e *entrance) write(ctx context.Context, rules, reason string) (err error) 
 // visit lets every user order once, all at once, and returns who was gray.
 func (e *entrance) visit(ctx context.Context, w *world) (gray map[int]bool, err error) {
 	e.round++
+	gray = map[int]bool{}
 	var (
 		wg     sync.WaitGroup
-		mu     sync.Mutex
+		mu     sync.Mutex // of gray and failed
 		failed []error
 	)
 	for u := range users {
 		wg.Go(func() {
-			if err := e.order(ctx, u); err != nil {
-				mu.Lock()
+			servedBy, err := e.order(ctx, u)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
 				failed = append(failed, err)
-				mu.Unlock()
+			} else if strings.HasPrefix(servedBy, "order-v2-") {
+				gray[u] = true
 			}
 		})
 	}
 	wg.Wait()
-	w.later.Wait()
-	if n := int(w.failed.Load()); n > 0 {
-		failed = append(failed, fmt.Errorf("%d calls in the background", n))
+	if err := w.ended(); err != nil {
+		failed = append(failed, err)
 	}
 	if len(failed) > 0 {
 		return nil, fmt.Errorf("quickstart: %d requests failed, the first: %w", len(failed), failed[0])
 	}
-	gray = map[int]bool{}
-	for u := range users {
-		if w.tally.Load().isGray(orderID(e.round, u)) {
-			gray[u] = true
-		}
-	}
 	return gray, nil
 }
 
-func orderID(round, user int) string { return fmt.Sprintf("%d-%d", round, user) }
-
-// order sends one request of a user. Nothing in it says what colour it is to
-// have: the rules look at who asks, with what, and from where.
-func (e *entrance) order(ctx context.Context, user int) error {
+// order sends one request of a user and returns the instance that served it. Nothing
+// in the request says what colour it is to have: the rules look at who asks, with
+// what, and from where.
+func (e *entrance) order(ctx context.Context, user int) (servedBy string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, e.url+"/orders/"+orderID(e.round, user), nil)
+	req, err := request(ctx, e.url, fmt.Sprintf("%d-%d", e.round, user), user)
 	if err != nil {
-		return err
+		return "", err
+	}
+	// Somebody always tries; the gateway does not believe it.
+	req.Header.Set("X-Gray-Tag", "version=v2")
+	resp, err := e.client.Do(req)
+	if err != nil {
+		return "", err
+	}
+	return read(req, resp)
+}
+
+func request(ctx context.Context, url, order string, user int) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/orders/"+order, nil)
+	if err != nil {
+		return nil, err
 	}
 	req.Header.Set("X-User-ID", strconv.Itoa(user))
 	switch {
@@ -181,13 +204,39 @@ func (e *entrance) order(ctx context.Context, user int) error {
 	default:
 		req.Header.Set("X-Forwarded-For", fmt.Sprintf("203.0.113.%d", user%250))
 	}
-	// Somebody always tries; the gateway does not believe it.
-	req.Header.Set("X-Gray-Tag", "version=v2")
+	return req, nil
+}
+
+// way asks for the way of an order of a user, and for that of what it leaves behind.
+func (e *entrance) way(ctx context.Context, w *world, user int) (route, later []propagation.Hop, err error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	order := fmt.Sprintf("way-%d", user)
+	req, err := request(ctx, e.operator, order, user)
+	if err != nil {
+		return nil, nil, err
+	}
+	req.Header.Set(propagation.TraceHeader, "1")
 	resp, err := e.client.Do(req)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	return drain(req, resp)
+	if _, err := read(req, resp); err != nil {
+		return nil, nil, err
+	}
+	if route, _, err = propagation.ParseRoute(resp.Header.Get(propagation.RouteHeader)); err != nil {
+		return nil, nil, err
+	}
+	if err := w.ended(); err != nil {
+		return nil, nil, err
+	}
+	if hops, ok := w.routes.Load(order); ok {
+		later = hops.([]propagation.Hop)
+	}
+	for i := range later {
+		later[i].Depth++ // beneath the order
+	}
+	return route, later, nil
 }
 
 // get calls another service of the shop.
@@ -200,20 +249,21 @@ func get(ctx context.Context, client *http.Client, url string) error {
 	if err != nil {
 		return err
 	}
-	return drain(req, resp)
+	_, err = read(req, resp)
+	return err
 }
 
-// drain reads an answer to its end and tells whether it was a good one.
-func drain(req *http.Request, resp *http.Response) error {
+// read reads an answer to its end; one that is not good is an error.
+func read(req *http.Request, resp *http.Response) (string, error) {
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err != nil {
-		return err
+		return "", err
 	}
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s: %s: %s", req.URL, resp.Status, body)
+		return "", fmt.Errorf("%s: %s: %s", req.URL, resp.Status, body)
 	}
-	return nil
+	return string(body), nil
 }
 
 // closeClient returns what ends a client: its connections and its watches.

@@ -13,9 +13,11 @@
 // stable and as v2, coupon as stable only: a gray request is v2 on every hop that
 // has a v2, also behind one that has not.
 //
-// Every figure that it prints is what the servers saw. The exit status is 1
-// where a request failed, reached a version that it must not reach, or a user
-// who was gray became stable again while the percentage grew.
+// Every figure that it prints is what the servers have counted, in the metric
+// graylane.server.requests, and the pictures are what services answer to whoever asks
+// for the way of a request (X-Gray-Trace). The exit status is 1 where a request
+// failed, reached a version that it must not reach, or a user who was gray became
+// stable again while the percentage grew.
 package main
 
 import (
@@ -67,7 +69,6 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	}
 
 	w := &world{reg: reg}
-	w.tally.Store(newTally())
 	defer w.stop()
 	if err := w.open(ctx); err != nil {
 		return err
@@ -83,8 +84,6 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 // story is what happens: 20 % of the users of the app, then 50 %, then nobody.
 func story(ctx context.Context, out io.Writer, w *world, e *entrance) error {
 	c := coloursFor(out)
-	t := w.tally.Load()
-	t.keep(aTester, aVisitor)
 	start := time.Now()
 
 	// In the middle of the load the operator writes once.
@@ -103,19 +102,24 @@ func story(ctx context.Context, out io.Writer, w *world, e *entrance) error {
 		return err
 	}
 	took := time.Since(start)
+	load, err := w.counters.read(ctx)
+	if err != nil {
+		return err
+	}
 
-	t.picture(out, c, aTester, "a tester, as the rules want it: version=v2")
-	fmt.Fprintln(out)
-	t.picture(out, c, aVisitor, "a visitor whom no rule wants")
-	fmt.Fprintln(out)
-	t.table(out, c)
+	if err := pictures(ctx, out, c, w, e); err != nil {
+		return err
+	}
+	asked, err := w.counters.read(ctx) // of the two requests of the pictures
+	if err != nil {
+		return err
+	}
+	load.table(out, c)
 	back := lost(before, after)
 	fmt.Fprintf(out, "\n  app at 20 %%: %4d of %d users gray\n", len(before), users)
 	fmt.Fprintf(out, "  app at 50 %%: %4d of %d users gray, %d of those from before became stable\n", len(after), users, back)
 
 	// v2 misbehaves. One write, and the next request of everyone is stable.
-	rolledBack := newTally()
-	w.tally.Store(rolledBack)
 	if err := e.write(ctx, rolledBackRules, "v2 fails"); err != nil {
 		return err
 	}
@@ -123,18 +127,42 @@ func story(ctx context.Context, out io.Writer, w *world, e *entrance) error {
 	if err != nil {
 		return err
 	}
+	rolledBack, err := w.counters.read(ctx)
+	if err != nil {
+		return err
+	}
 	fmt.Fprintf(out, "  rolled back: %4d of %d users gray\n", len(still), users)
 
 	fmt.Fprintf(out, "\n%d requests in %s; after the rollback: %s\n", 2*users, took.Round(time.Millisecond), rolledBack.summary(users))
-	fmt.Fprintln(out, t.summary(2*users))
+	fmt.Fprintln(out, load.summary(2*users))
 
-	switch {
-	case t.misrouted()+rolledBack.misrouted() > 0:
-		return fmt.Errorf("quickstart: %d calls reached a version that they must not reach", t.misrouted()+rolledBack.misrouted())
+	switch misrouted := load.misrouted() + asked.misrouted() + rolledBack.misrouted(); {
+	case misrouted > 0:
+		return fmt.Errorf("quickstart: %d calls reached a version that they must not reach", misrouted)
 	case back > 0:
 		return fmt.Errorf("quickstart: %d users who were gray became stable while the percentage grew", back)
 	case len(still) > 0:
 		return fmt.Errorf("quickstart: %d users were gray after the rollback", len(still))
+	}
+	return nil
+}
+
+// pictures draws the way of a gray request and of a stable one, as the services tell
+// it in X-Gray-Route.
+func pictures(ctx context.Context, out io.Writer, c colours, w *world, e *entrance) error {
+	for _, p := range []struct {
+		user  int
+		title string
+	}{
+		{aTester, "a tester, as the rules want it: version=v2"},
+		{aVisitor, "a visitor whom no rule wants"},
+	} {
+		route, later, err := e.way(ctx, w, p.user)
+		if err != nil {
+			return err
+		}
+		picture(out, c, p.title, route, later)
+		fmt.Fprintln(out)
 	}
 	return nil
 }

@@ -15,7 +15,6 @@ import (
 
 	"github.com/graylane/graylane/balancer/httplb"
 	"github.com/graylane/graylane/balancer/resolver"
-	"github.com/graylane/graylane/balancer/subset"
 	"github.com/graylane/graylane/examples/internal/ready"
 	"github.com/graylane/graylane/examples/internal/shop"
 	"github.com/graylane/graylane/middleware/graygrpc"
@@ -33,11 +32,12 @@ type registrarDiscovery interface {
 // world runs the shop: every instance behind a listener of its own, known
 // through the registry and through nothing else.
 type world struct {
-	reg   registrarDiscovery
-	tally atomic.Pointer[tally]
+	reg      registrarDiscovery
+	counters counters
 
 	later  sync.WaitGroup // work that outlives its request
 	failed atomic.Int64   // of that work
+	routes sync.Map       // order -> []propagation.Hop: the way of that work, where somebody asks
 
 	stops []func()
 }
@@ -88,8 +88,8 @@ func (w *world) stop() {
 }
 
 // overHTTP serves a handler behind the inbound middleware.
-func overHTTP(self registry.Instance, h http.Handler, also ...func()) (func(net.Listener) error, func(), error) {
-	h, err := grayhttp.NewHandler(h, grayhttp.WithSelf(self))
+func (w *world) overHTTP(self registry.Instance, h http.Handler, also ...func()) (func(net.Listener) error, func(), error) {
+	h, err := grayhttp.NewHandler(h, grayhttp.WithSelf(self), grayhttp.WithMeterProvider(w.counters.of(self)))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -103,8 +103,8 @@ func overHTTP(self registry.Instance, h http.Handler, also ...func()) (func(net.
 }
 
 // overGRPC serves a gRPC service behind the inbound middleware.
-func overGRPC(self registry.Instance, register func(*grpc.Server), also ...func()) (func(net.Listener) error, func(), error) {
-	opts, err := graygrpc.ServerOptions(graygrpc.WithSelf(self))
+func (w *world) overGRPC(self registry.Instance, register func(*grpc.Server), also ...func()) (func(net.Listener) error, func(), error) {
+	opts, err := graygrpc.ServerOptions(graygrpc.WithSelf(self), graygrpc.WithMeterProvider(w.counters.of(self)))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -125,6 +125,15 @@ func (w *world) dial(service string) (*grpc.ClientConn, error) {
 	return grpc.NewClient("gray:///"+service, opts...)
 }
 
+// ended waits for the work that outlives its requests.
+func (w *world) ended() error {
+	w.later.Wait()
+	if n := w.failed.Load(); n > 0 {
+		return fmt.Errorf("%d calls in the background failed", n)
+	}
+	return nil
+}
+
 // patience is how long a first connection may take before a request falls back
 // to another version. A thousand requests at once on a machine that has other
 // things to do need more than the defaults, which suit a service.
@@ -138,11 +147,6 @@ func transport() *http.Transport {
 		MaxConnsPerHost:     64,
 		MaxIdleConnsPerHost: 64,
 	}
-}
-
-// seen counts a call where it was served: what it asked for is in its tag.
-func (w *world) seen(self registry.Instance, order, version, wanted string, outcome subset.Outcome) {
-	w.tally.Load().add(order, hop{self.Service, self.ID, self.Address, version, wanted, outcome})
 }
 
 // open starts all services: order, inventory and user as stable and v2, coupon
@@ -198,14 +202,21 @@ func (w *world) order(self registry.Instance) (func(net.Listener) error, func(),
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /orders/{id}", func(rw http.ResponseWriter, r *http.Request) {
 		id, user := r.PathValue("id"), r.Header.Get("X-User-ID")
-		if a, ok := grayhttp.ArrivalFromContext(r.Context()); ok {
-			w.seen(self, id, a.Version, a.Wanted, a.Outcome)
-		}
 		// The request's context ends with the request; Go hands on the colour
 		// and leaves the rest behind.
+		asked := r.Header.Get(propagation.TraceHeader) == "1"
 		w.later.Add(1)
 		propagation.Go(r.Context(), func(ctx context.Context) {
 			defer w.later.Done()
+			if asked { // the answer of the request comes too early to say it
+				var trace *propagation.RouteTrace
+				ctx, trace = propagation.TraceRoute(ctx)
+				defer func() {
+					route, _ := trace.Hops()
+					w.routes.Store(id, route)
+					trace.End()
+				}()
+			}
 			ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 			defer cancel()
 			if err := get(ctx, client, "http://coupon/coupons/"+id); err != nil {
@@ -216,25 +227,21 @@ func (w *world) order(self registry.Instance) (func(net.Listener) error, func(),
 			http.Error(rw, err.Error(), http.StatusBadGateway)
 			return
 		}
-		fmt.Fprintln(rw, "ordered")
+		fmt.Fprint(rw, self.ID)
 	})
-	return overHTTP(self, mux, func() { _ = conn.Close() }, closeClient(client))
+	return w.overHTTP(self, mux, func() { _ = conn.Close() }, closeClient(client))
 }
 
 func (w *world) coupon(self registry.Instance) (func(net.Listener) error, func(), error) {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /coupons/{id}", func(rw http.ResponseWriter, r *http.Request) {
-		if a, ok := grayhttp.ArrivalFromContext(r.Context()); ok {
-			w.seen(self, r.PathValue("id"), a.Version, a.Wanted, a.Outcome)
-		}
+	mux.HandleFunc("GET /coupons/{id}", func(rw http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintln(rw, "no coupon today")
 	})
-	return overHTTP(self, mux)
+	return w.overHTTP(self, mux)
 }
 
 type inventoryServer struct {
 	shop.UnimplementedInventoryServer
-	w     *world
 	self  registry.Instance
 	users shop.UserClient
 }
@@ -244,14 +251,11 @@ func (w *world) inventory(self registry.Instance) (func(net.Listener) error, fun
 	if err != nil {
 		return nil, nil, err
 	}
-	s := &inventoryServer{w: w, self: self, users: shop.NewUserClient(conn)}
-	return overGRPC(self, func(srv *grpc.Server) { shop.RegisterInventoryServer(srv, s) }, func() { _ = conn.Close() })
+	s := &inventoryServer{self: self, users: shop.NewUserClient(conn)}
+	return w.overGRPC(self, func(srv *grpc.Server) { shop.RegisterInventoryServer(srv, s) }, func() { _ = conn.Close() })
 }
 
 func (s *inventoryServer) Reserve(ctx context.Context, in *shop.ReserveRequest) (*shop.ReserveReply, error) {
-	if a, ok := graygrpc.ArrivalFromContext(ctx); ok {
-		s.w.seen(s.self, in.OrderId, a.Version, a.Wanted, a.Outcome)
-	}
 	if _, err := s.users.Get(ctx, &shop.GetRequest{OrderId: in.OrderId, UserId: in.UserId}); err != nil {
 		return nil, err
 	}
@@ -260,18 +264,14 @@ func (s *inventoryServer) Reserve(ctx context.Context, in *shop.ReserveRequest) 
 
 type userServer struct {
 	shop.UnimplementedUserServer
-	w    *world
 	self registry.Instance
 }
 
 func (w *world) user(self registry.Instance) (func(net.Listener) error, func(), error) {
-	s := &userServer{w: w, self: self}
-	return overGRPC(self, func(srv *grpc.Server) { shop.RegisterUserServer(srv, s) })
+	s := &userServer{self: self}
+	return w.overGRPC(self, func(srv *grpc.Server) { shop.RegisterUserServer(srv, s) })
 }
 
-func (s *userServer) Get(ctx context.Context, in *shop.GetRequest) (*shop.GetReply, error) {
-	if a, ok := graygrpc.ArrivalFromContext(ctx); ok {
-		s.w.seen(s.self, in.OrderId, a.Version, a.Wanted, a.Outcome)
-	}
+func (s *userServer) Get(_ context.Context, in *shop.GetRequest) (*shop.GetReply, error) {
 	return &shop.GetReply{Name: "user " + in.UserId, ServedBy: s.self.ID}, nil
 }

@@ -108,6 +108,7 @@ func ExampleFisherGreater() {
 // one back; the gateway's engine is stable before the store is asked.
 func ExampleController() {
 	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	store := rule.NewMemoryStore()
 	_, err := store.Put(ctx, rule.Document{Data: []byte(`{
 		"rules": [{"id": "order", "services": ["order"], "percent": 0, "tag": "version=v2"}],

@@ -150,6 +150,13 @@
 // [Engine.Suspend] switches rules off in one engine at once, for a rollback that is
 // not to wait for the store. It outlasts documents from before that rollback.
 //
+// # What is seen
+//
+// While an engine follows a store it shows graylane.rules.revision and
+// graylane.rules.age, by which gateways that have not followed stand out, and
+// graylane.rules.failing, which is 1 while a document is refused (cause "refused")
+// or the store cannot be read (cause "store"). See [WithMeterProvider].
+//
 // # Cost
 //
 // A set is compiled once. Deciding takes no lock and, for a tag that rules alone

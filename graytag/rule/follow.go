@@ -6,6 +6,8 @@ import (
 	"errors"
 	"log/slog"
 	"time"
+
+	"github.com/graylane/graylane/internal/telemetry/rulegauge"
 )
 
 // ErrFollowing says that an engine follows a store already.
@@ -28,6 +30,7 @@ func (e *Engine) Follow(ctx context.Context, s Store) error {
 		return ErrFollowing
 	}
 	defer e.following.Store(false)
+	defer rulegauge.Observe(e.config.provider, e.observed)()
 	f := follower{engine: e}
 	for d, err := range s.Watch(ctx) {
 		if err != nil {
@@ -42,6 +45,19 @@ func (e *Engine) Follow(ctx context.Context, s Store) error {
 	}
 	e.setStoreErr(ErrStoreEnded)
 	return ErrStoreEnded
+}
+
+// observed is what the gauges of the engine show.
+func (e *Engine) observed() rulegauge.State {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.current.Load()
+	return rulegauge.State{
+		Revision: s.document.Revision,
+		Age:      time.Since(s.loaded),
+		Refused:  e.health.refused != nil,
+		Store:    e.health.store != nil,
+	}
 }
 
 // follower is one call of Follow.

@@ -1,6 +1,10 @@
 package rule
 
-import "log/slog"
+import (
+	"log/slog"
+
+	"go.opentelemetry.io/otel/metric"
+)
 
 // Option changes how an [Engine] works.
 type Option interface{ apply(*config) }
@@ -10,8 +14,9 @@ type optionFunc func(*config)
 func (f optionFunc) apply(c *config) { f(c) }
 
 type config struct {
-	log    *slog.Logger
-	notify func(Status)
+	log      *slog.Logger
+	notify   func(Status)
+	provider metric.MeterProvider
 }
 
 func newConfig(opts []Option) config {
@@ -36,6 +41,21 @@ func WithLogger(l *slog.Logger) Option {
 // change, one call at a time for one store, and has to return soon.
 func WithNotify(f func(Status)) Option {
 	return optionFunc(func(c *config) { c.notify = f })
+}
+
+// WithMeterProvider sets where the state of the rules is shown while the engine follows
+// a store: graylane.rules.revision, graylane.rules.age and graylane.rules.failing, see
+// [Status]; an engine that follows none shows nothing. nil, and the default, is the
+// global provider of OTel in a program that links anything of graylane that speaks HTTP
+// or gRPC, as edges and the gateway do; in others it is none. The gauges have no label
+// that tells engines apart: where a process has several that follow stores, give each a
+// provider of its own.
+func WithMeterProvider(p metric.MeterProvider) Option {
+	return optionFunc(func(c *config) {
+		if p != nil {
+			c.provider = p
+		}
+	})
 }
 
 func (c *config) logger() *slog.Logger {

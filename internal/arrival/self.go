@@ -6,6 +6,7 @@ import (
 
 	"github.com/graylane/graylane/balancer/subset"
 	"github.com/graylane/graylane/graytag"
+	"github.com/graylane/graylane/internal/telemetry"
 	"github.com/graylane/graylane/registry"
 )
 
@@ -60,6 +61,15 @@ func NewSelf(i *registry.Instance, policy subset.Policy, policies map[string]sub
 func (s *Self) arrival(wanted string, outcome subset.Outcome) *subset.Arrival {
 	return &subset.Arrival{Service: s.selector.Service(), Version: s.version, Wanted: wanted, Outcome: outcome}
 }
+
+// Hidden tells whether versions are names of people.
+func (s *Self) Hidden() bool { return telemetry.Hidden(s.selector.Key()) }
+
+// Selector returns the policy of the own service.
+func (s *Self) Selector() *subset.Selector { return s.selector }
+
+// Version returns the own version, "" for stable.
+func (s *Self) Version() string { return s.version }
 
 // Classify says what it means that a request with tag has arrived. It allocates
 // only for requests that want neither stable nor this version.

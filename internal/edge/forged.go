@@ -10,10 +10,11 @@ import (
 	"go.opentelemetry.io/otel/baggage"
 
 	"github.com/graylane/graylane/graytag"
+	route "github.com/graylane/graylane/internal/hops"
 )
 
 // TraceHeader asks for the way of a request; only the inside may.
-const TraceHeader = "X-Gray-Trace"
+const TraceHeader = route.TraceHeader
 
 // IsForged tells whether any reader of W3C Baggage may take key for one of ours.
 // Ours is exact, but the implementations of OTel for JavaScript and Python decode

@@ -75,6 +75,8 @@ var banned = map[string][]string{
 	"examples/http":         {grpc},
 	"internal/arrival":      {grpc, consul},
 	"internal/telemetry":    {grpc, consul},
+
+	"graytag/rollout/promsource": {grpc, consul},
 }
 
 func TestWhatPackagesLink(t *testing.T) {

@@ -14,9 +14,10 @@ type Limit struct {
 	lines    int
 	interval time.Duration
 
-	mu    sync.Mutex // of what follows; taken where something is about to be logged
-	since time.Time
-	used  int
+	mu      sync.Mutex // of what follows; taken where something is about to be logged
+	since   time.Time
+	used    int
+	dropped int
 }
 
 // New returns a Limit of so many lines per interval.
@@ -26,14 +27,23 @@ func New(lines int, interval time.Duration) *Limit {
 
 // Allow tells whether one more line may be logged at now, and counts it.
 func (l *Limit) Allow(now time.Time) bool {
+	ok, _ := l.Take(now)
+	return ok
+}
+
+// Take is Allow, and where it allows a line it says how many it has not allowed
+// since the last one.
+func (l *Limit) Take(now time.Time) (ok bool, dropped int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if now.Sub(l.since) >= l.interval {
 		l.since, l.used = now, 0
 	}
 	if l.used >= l.lines {
-		return false
+		l.dropped++
+		return false, 0
 	}
 	l.used++
-	return true
+	dropped, l.dropped = l.dropped, 0
+	return true, dropped
 }

@@ -30,3 +30,18 @@ func TestLimit(t *testing.T) {
 		assert.EqualValues(t, 10, allowed.Load(), "minute %d", minute)
 	}
 }
+
+func TestWhatWasDroppedIsTold(t *testing.T) {
+	l := loglimit.New(2, time.Minute)
+	now := time.Now()
+	for i := range 7 {
+		ok, dropped := l.Take(now)
+		assert.Equal(t, i < 2, ok)
+		assert.Zero(t, dropped)
+	}
+	ok, dropped := l.Take(now.Add(time.Minute))
+	assert.True(t, ok)
+	assert.Equal(t, 5, dropped)
+	_, dropped = l.Take(now.Add(time.Minute))
+	assert.Zero(t, dropped)
+}

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"unicode/utf8"
+
+	"github.com/graylane/graylane/graytag"
 )
 
 // DistinctValues is how many values a label takes from each of two sources
@@ -16,6 +18,19 @@ const DistinctValues = 100
 const Other = "other"
 
 const maxLabelBytes = 256
+
+// Hidden tells whether the versions of a routing key are names of people, which no
+// metric may hold.
+func Hidden(key string) bool { return key == graytag.KeyUID }
+
+// Hide returns the label of a version of a hidden key: stable is told, the others
+// are not.
+func Hide(version string) string {
+	if version == "" || version == "stable" {
+		return version
+	}
+	return Other
+}
 
 // Labels bounds the distinct values of a label that somebody outside can
 // choose. Values that are known to be real have room of their own, so that
@@ -42,6 +57,9 @@ func (l *Labels) Real(v string) string { return l.bound(v, &l.real) }
 func (l *Labels) Bound(v string) string { return l.bound(v, &l.said) }
 
 func (l *Labels) bound(v string, left *atomic.Int64) string {
+	if v == Other {
+		return Other
+	}
 	if k, ok := l.known.Load(v); ok {
 		return k.(string)
 	}

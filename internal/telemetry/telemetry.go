@@ -6,19 +6,30 @@ package telemetry
 
 import (
 	"context"
+	"sync"
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
+
+	"github.com/graylane/graylane/internal/telemetry/rulegauge"
 )
 
+func init() {
+	rulegauge.Global = &rulegauge.Defaults{Provider: otel.GetMeterProvider, Handle: otel.Handle}
+}
+
 // Scope is the instrumentation scope of all instruments.
-const Scope = "github.com/graylane/graylane"
+const Scope = rulegauge.Scope
 
 // Names of the instruments.
 const (
 	RouteDecisions = "graylane.route.decisions"
 	ServerRequests = "graylane.server.requests"
+	ServerDuration = "graylane.server.duration"
+	RulesRevision  = rulegauge.Revision
+	RulesAge       = rulegauge.Age
+	RulesFailing   = rulegauge.Failing
 	Malformed      = "graylane.propagation.malformed"
 	Orphans        = "graylane.propagation.orphans"
 	Withheld       = "graylane.propagation.withheld"
@@ -29,9 +40,13 @@ const (
 // use; the zero value and nil record nothing.
 type Metrics struct {
 	decisions, requests, malformed, orphans, withheld, forged metric.Int64Counter
+	durations                                                 *durations
 
+	arrivals           sync.Map // arrivalLabels -> *Series, as many as there are labels
 	services, versions *Labels
 }
+
+type arrivalLabels struct{ wanted, outcome string }
 
 // New makes the instruments; a nil provider means the global one, also where
 // that is set only later.
@@ -43,6 +58,7 @@ func New(provider metric.MeterProvider) *Metrics {
 	m := &Metrics{services: NewLabels(DistinctValues), versions: NewLabels(DistinctValues)}
 	m.decisions = counter(meter, RouteDecisions, "{decision}", "Routing decisions of clients: which version was wanted, which one served, and why.")
 	m.requests = counter(meter, ServerRequests, "{request}", "Inbound requests by what it means that they arrived here.")
+	m.durations = newDurations(meter)
 	m.malformed = counter(meter, Malformed, "{tag}", "Inbound tags that were refused; the request went on without them.")
 	m.orphans = counter(meter, Orphans, "{call}", "Outbound calls whose context no inbound middleware has seen: where tags get lost.")
 	m.withheld = counter(meter, Withheld, "{call}", "Outbound calls that the tag, or its baggage members, were kept from.")
@@ -129,7 +145,7 @@ func (m *Metrics) DecisionsEnabled(ctx context.Context) bool {
 	return m != nil && m.decisions != nil && m.decisions.Enabled(ctx)
 }
 
-// Request counts an inbound request.
+// Request counts an inbound request. outcome must be one of a bounded set.
 func (m *Metrics) Request(ctx context.Context, wanted, outcome string) {
 	if m != nil && m.requests != nil && m.requests.Enabled(ctx) {
 		if outcome == "matched" { // what is wanted is the own version
@@ -137,7 +153,12 @@ func (m *Metrics) Request(ctx context.Context, wanted, outcome string) {
 		} else {
 			wanted = m.Wanted(wanted, missing)
 		}
-		m.requests.Add(ctx, 1, metric.WithAttributes(attribute.String("wanted", wanted), attribute.String("outcome", outcome)))
+		key := arrivalLabels{wanted, outcome}
+		s, ok := m.arrivals.Load(key)
+		if !ok {
+			s, _ = m.arrivals.LoadOrStore(key, newSeries(m.requests, attribute.String("wanted", wanted), attribute.String("outcome", outcome)))
+		}
+		s.(*Series).Add(ctx)
 	}
 }
 
@@ -145,13 +166,6 @@ func (m *Metrics) Request(ctx context.Context, wanted, outcome string) {
 func (m *Metrics) CountMalformed(ctx context.Context, format string) {
 	if m != nil && m.malformed != nil && m.malformed.Enabled(ctx) {
 		m.malformed.Add(ctx, 1, metric.WithAttributes(attribute.String("format", format)))
-	}
-}
-
-// CountOrphan counts an outbound call without scope.
-func (m *Metrics) CountOrphan(ctx context.Context) {
-	if m != nil && m.orphans != nil && m.orphans.Enabled(ctx) {
-		m.orphans.Add(ctx, 1)
 	}
 }
 

@@ -3,9 +3,11 @@ package telemetry_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -107,7 +109,8 @@ func TestNilRecordsNothing(t *testing.T) {
 	var m *telemetry.Metrics
 	ctx := context.Background()
 	m.CountMalformed(ctx, "x")
-	m.CountOrphan(ctx)
+	telemetry.NewOrphanCounter(m, slog.New(slog.DiscardHandler)).Count(ctx, "order")
+	m.Duration(ctx, "", "", false, "200", time.Second)
 	m.CountWithheld(ctx, telemetry.WithheldHost)
 	m.CountForged(ctx, telemetry.ForgedHeader)
 	m.Request(ctx, "", "")

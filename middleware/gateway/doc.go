@@ -55,10 +55,24 @@
 //	504 timeout       no header of an answer in time, see WithTimeout
 //
 // [WithErrorHandler] answers otherwise. Failures of services are logged, once a
-// second per route at most; clients that go away are not. Each decision of the
-// balancer is counted as graylane.route.decisions. A handler outside must hand
+// second per route at most; clients that go away are not. A handler outside must hand
 // http.ErrAbortHandler on, which is how an answer is broken off, and a ResponseWriter
 // that it wraps must have Unwrap.
+//
+// # What is seen
+//
+// Each decision of the balancer is counted as graylane.route.decisions, and what
+// requests claimed as graylane.edge.forged. How long answers take, by version and
+// status, instances that have [grayhttp.WithSelf] measure themselves
+// (graylane.server.duration); the gateway does not record it once more, which would
+// count every request twice in a sum over all jobs. What the gateway sees, of services
+// without this library too, is told to [WithObserver]: decision, status, duration, and
+// whether the client hung up.
+//
+// A peer that [grayhttp.WithTrustedGateways] names, a gateway further out, may ask for
+// the way of a request with X-Gray-Trace: 1. The answer has it in X-Gray-Route, and in a trailer what was called after the header had
+// left. The gateway itself is no hop of it. Nobody else is told, whatever services
+// answer; X-Gray-Misrouted stays inside as well.
 //
 // # Limits
 //

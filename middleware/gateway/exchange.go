@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/graylane/graylane/internal/edge"
+	"github.com/graylane/graylane/internal/hops"
+	"github.com/graylane/graylane/middleware/grayhttp"
 )
 
 // exchange is one request and its answer. As the ResponseWriter of the proxy it
@@ -22,6 +24,8 @@ type exchange struct {
 	body    *requestBody // nil where the request has none
 	timer   *time.Timer  // nil where the time is not limited
 	proxied bool         // the peer is a trusted proxy
+
+	observed *observed // nil where nobody observes
 
 	version  [1]string
 	group    []string // nil where there is none
@@ -55,6 +59,9 @@ func (x *exchange) WriteHeader(code int) {
 	}
 	x.wrote = true
 	x.stopTimer()
+	if x.observed != nil {
+		x.observed.status = code
+	}
 	h := x.Header()
 	x.restore(h)
 	x.decided(h)
@@ -86,6 +93,8 @@ func (x *exchange) inform(code int) {
 	h := x.Header()
 	delete(h, edge.VersionHeader)
 	delete(h, edge.GroupHeader)
+	delete(h, hops.RouteHeader)
+	delete(h, grayhttp.MisroutedHeader)
 	for _, f := range x.before {
 		delete(h, f.key)
 	}
@@ -113,7 +122,12 @@ func (x *exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	x.stopTimer()
 	x.restore(x.Header())
 	x.decided(x.Header())
-	return http.NewResponseController(x.ResponseWriter).Hijack()
+	conn, rw, err := http.NewResponseController(x.ResponseWriter).Hijack()
+	if err == nil && x.observed != nil {
+		x.observed.status = http.StatusSwitchingProtocols
+		x.tell()
+	}
+	return conn, rw, err
 }
 
 // Unwrap lets [http.ResponseController] reach what is inside.

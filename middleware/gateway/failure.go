@@ -80,6 +80,9 @@ func (rt *route) failed(w http.ResponseWriter, out *http.Request, err error) {
 	x.in.Header = x.header
 	f := classify(out.Context(), x.body.failure(), err)
 	f.Service = rt.Service
+	if x.observed != nil {
+		x.observed.err = f.Err
+	}
 	switch f.Reason {
 	case ReasonClosed, ReasonBody, ReasonTooLarge:
 		// Nothing is wrong with the service.

@@ -68,7 +68,7 @@ func New(engine *rule.Engine, disc registry.Discovery, opts ...Option) (*Gateway
 		g.clients = append(g.clients, ways[i])
 	}
 	for _, rt := range t.routes {
-		rt.fail, rt.upgrades, rt.limit = c.fail, c.upgrades, &limiter{logger: c.logger}
+		rt.fail, rt.upgrades, rt.limit, rt.observers = c.fail, c.upgrades, &limiter{logger: c.logger}, c.observers
 		if rt.timeout = rt.Timeout; rt.timeout == 0 {
 			rt.timeout = c.timeout
 		}
@@ -95,6 +95,9 @@ func (rt *route) newProxy(over *grayhttp.Transport) *httputil.ReverseProxy {
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodConnect {
 		if rt := g.table.find(r); rt != nil {
+			if len(r.Header[edge.TraceHeader]) > 0 {
+				r = r.WithContext(edge.Relaying(r.Context()))
+			}
 			rt.entrance.ServeHTTP(w, r)
 			return
 		}
@@ -137,6 +140,11 @@ func (rt *route) serve(w http.ResponseWriter, r *http.Request) {
 		}
 		x.body = newBody(w, r)
 		defer func() { x.body.end(!x.ended) }()
+	}
+	if len(rt.observers) > 0 {
+		x.observed = &observed{began: time.Now(), ctx: r.Context(), grpc: grpc}
+		r = r.WithContext(context.WithValue(r.Context(), observedKey{}, x.observed))
+		defer x.tell()
 	}
 	x.lend(r)
 	// A stream of gRPC has a header when it has its first message; how long that

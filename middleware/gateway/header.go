@@ -54,6 +54,9 @@ func (x *exchange) outgoing() http.Header {
 // take moves the header of an answer to where the proxy would copy it, all but what
 // the edge has decided.
 func (x *exchange) take(res *http.Response) {
+	if x.observed != nil && x.observed.grpc {
+		x.observed.answer = res
+	}
 	delete(res.Header, edge.VersionHeader)
 	delete(res.Header, edge.GroupHeader)
 	if res.StatusCode == http.StatusSwitchingProtocols {

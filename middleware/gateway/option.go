@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -58,6 +59,7 @@ type config struct {
 	timeout   time.Duration
 	upgrades  []string
 	fail      func(http.ResponseWriter, *http.Request, Failure)
+	observers []func(context.Context, Exchange)
 
 	convention Convention
 	service    string
@@ -96,7 +98,7 @@ func (c *config) check(engine *rule.Engine) error {
 }
 
 func (c *config) edgeOptions() []grayhttp.EdgeOption {
-	shared := []grayhttp.EdgeOption{grayhttp.WithPropagator(c.prop), grayhttp.WithMeterProvider(c.provider)}
+	shared := []grayhttp.EdgeOption{grayhttp.WithPropagator(c.prop), grayhttp.WithMeterProvider(c.provider), grayhttp.WithLogger(c.logger)}
 	return append(shared, c.edge...)
 }
 
@@ -106,6 +108,9 @@ func (c *config) clientOptions(base *http.Transport) []grayhttp.ClientOption {
 	shared := []grayhttp.ClientOption{
 		grayhttp.WithPropagator(c.prop), grayhttp.WithMeterProvider(c.provider), grayhttp.WithLogger(c.logger),
 		grayhttp.WithBalancer(httplb.WithServiceHost(func(host string) (string, bool) { return host, true })),
+	}
+	if len(c.observers) > 0 {
+		shared = append(shared, grayhttp.WithBalancer(httplb.WithObserver(observe)))
 	}
 	shared = append(shared, c.client...)
 	return append(shared, grayhttp.WithBalancer(httplb.WithBase(base)))

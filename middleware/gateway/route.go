@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -62,6 +63,8 @@ type route struct {
 	h2c      *httputil.ReverseProxy
 	fail     func(http.ResponseWriter, *http.Request, Failure)
 	limit    *limiter
+
+	observers []func(context.Context, Exchange)
 }
 
 // table finds the route of a request. Of the routes whose host fits the most

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
+	"go.opentelemetry.io/otel/metric"
 	otelprop "go.opentelemetry.io/otel/propagation"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -34,25 +35,29 @@ func unaryCases(tb testing.TB) map[string]func() {
 	tagged := graytag.NewContext(context.Background(), tag)
 	untagged := graytag.NewContext(context.Background(), graytag.Tag{})
 
-	addr := serve(tb, quiet{})
-	plain := dial(tb, "passthrough:///"+addr)
+	plain := dial(tb, "passthrough:///"+serve(tb, quiet{}))
 
-	reg := memory.New()
-	for _, version := range []string{"", "v2.1.0"} {
-		self := registry.Instance{Service: "inventory", Metadata: map[string]string{"version": version}}
-		opts := serverOptions(tb, graygrpc.WithSelf(self))
-		register(tb, reg, "inventory-"+version, "inventory", version, serve(tb, quiet{}, opts...))
+	// gray is a client and the instances of a service that both have extra.
+	gray := func(provider metric.MeterProvider, client []grpc.DialOption, server ...grpc.ServerOption) *grpc.ClientConn {
+		reg := memory.New()
+		for _, version := range []string{"", "v2.1.0"} {
+			self := registry.Instance{ID: "inventory-" + version, Service: "inventory", Metadata: map[string]string{"version": version}}
+			opts := serverOptions(tb, graygrpc.WithSelf(self), graygrpc.WithMeterProvider(provider))
+			register(tb, reg, self.ID, "inventory", version, serve(tb, quiet{}, append(opts, server...)...))
+		}
+		return dial(tb, "gray:///inventory", append(graygrpc.DialOptions(reg, graygrpc.WithMeterProvider(provider)), client...)...)
 	}
-	gray := dial(tb, "gray:///inventory", graygrpc.DialOptions(reg)...)
 
-	tp := sdktrace.NewTracerProvider()
+	tp := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(discarding{}))
 	mp := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()))
 	otel := []otelgrpc.Option{
 		otelgrpc.WithTracerProvider(tp), otelgrpc.WithMeterProvider(mp),
 		otelgrpc.WithPropagators(otelprop.NewCompositeTextMapPropagator(otelprop.TraceContext{}, otelprop.Baggage{})),
 	}
-	otelAddr := serve(tb, quiet{}, grpc.StatsHandler(otelgrpc.NewServerHandler(otel...)))
-	instrumented := dial(tb, "passthrough:///"+otelAddr, grpc.WithStatsHandler(otelgrpc.NewClientHandler(otel...)))
+	otelClient, otelServer := grpc.WithStatsHandler(otelgrpc.NewClientHandler(otel...)), grpc.StatsHandler(otelgrpc.NewServerHandler(otel...))
+	instrumented := dial(tb, "passthrough:///"+serve(tb, quiet{}, otelServer), otelClient)
+	plainGray := gray(nil, nil)
+	seen := gray(mp, []grpc.DialOption{otelClient}, otelServer)
 
 	call := func(ctx context.Context, conn *grpc.ClientConn) func() {
 		client := testgrpc.NewTestServiceClient(conn)
@@ -67,16 +72,18 @@ func unaryCases(tb testing.TB) map[string]func() {
 		return one
 	}
 	return map[string]func(){
-		"plain":             call(context.Background(), plain),
-		"graylane":          call(tagged, gray),
-		"graylane_untagged": call(untagged, gray),
-		"otelgrpc":          call(context.Background(), instrumented),
+		"plain":                      call(context.Background(), plain),
+		"graylane":                   call(tagged, plainGray),
+		"graylane_untagged":          call(untagged, plainGray),
+		"otelgrpc":                   call(context.Background(), instrumented),
+		"otelgrpc+graylane":          call(tagged, seen),
+		"otelgrpc+graylane_untagged": call(untagged, seen),
 	}
 }
 
 func BenchmarkUnary(b *testing.B) {
 	cases := unaryCases(b)
-	for _, name := range []string{"plain", "graylane", "graylane_untagged", "otelgrpc"} {
+	for _, name := range []string{"plain", "graylane", "graylane_untagged", "otelgrpc", "otelgrpc+graylane", "otelgrpc+graylane_untagged"} {
 		one := cases[name]
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
@@ -101,4 +108,18 @@ func TestUnaryAllocations(t *testing.T) {
 	t.Logf("added to the %v of plain gRPC: tagged %v, untagged %v, otelgrpc %v", plain, tagged, untagged, otel)
 	assert.LessOrEqual(t, tagged, otel/3)
 	assert.LessOrEqual(t, untagged, 4.0)
+
+	// With metrics and spans on, which all that is added here is seen by.
+	tagged, untagged = allocs["otelgrpc+graylane"]-allocs["otelgrpc"], allocs["otelgrpc+graylane_untagged"]-allocs["otelgrpc"]
+	t.Logf("added beside otelgrpc, with metrics and spans: tagged %v, untagged %v", tagged, untagged)
+	assert.LessOrEqual(t, tagged, otel/2)
+	assert.LessOrEqual(t, untagged, otel/2)
 }
+
+// discarding takes spans, as an exporter does, and does nothing with them.
+type discarding struct{}
+
+func (discarding) OnStart(context.Context, sdktrace.ReadWriteSpan) {}
+func (discarding) OnEnd(sdktrace.ReadOnlySpan)                     {}
+func (discarding) Shutdown(context.Context) error                  { return nil }
+func (discarding) ForceFlush(context.Context) error                { return nil }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/graylane/graylane/graytag"
 	"github.com/graylane/graylane/internal/edge"
+	"github.com/graylane/graylane/internal/elsewhere"
+	"github.com/graylane/graylane/internal/hops"
 	"github.com/graylane/graylane/internal/telemetry"
 	"github.com/graylane/graylane/propagation"
 )
@@ -40,7 +42,7 @@ type client struct {
 	prop       *propagation.Propagator
 	fields     []string // metadata keys of prop
 	scope      *propagation.OutboundScope
-	metrics    *telemetry.Metrics
+	orphans    *telemetry.OrphanCounter
 	exempt     []string
 	defaultTag graytag.Tag
 	rules      *edge.HopRules // nil: none
@@ -57,7 +59,7 @@ func newClient(c *config) *client {
 		prop:       c.prop,
 		fields:     fields,
 		scope:      c.prop.NewOutboundScope(c.injectTo, c.logger),
-		metrics:    c.metrics(),
+		orphans:    telemetry.NewOrphanCounter(c.metrics(), c.logger),
 		exempt:     c.exempt,
 		defaultTag: c.defaultTag,
 		rules:      c.rules,
@@ -66,22 +68,62 @@ func newClient(c *config) *client {
 }
 
 func (c *client) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	ctx, opts = c.send(ctx, method, cc, opts)
-	return invoker(ctx, method, req, reply, cc, opts...)
+	ctx, opts, to := c.send(ctx, method, cc, opts)
+	if to.inside && hops.Live() {
+		if t := hops.FromContext(ctx); t != nil {
+			invoker = traced(t, invoker)
+		}
+	}
+	err := invoker(ctx, method, req, reply, cc, opts...)
+	if err == nil {
+		return nil
+	}
+	if _, ok := refused(err, anyone); !ok {
+		return err
+	}
+	refusal, ok := refused(err, to.service)
+	if !ok || !to.chosen || elsewhere.Tried(ctx) {
+		keepPrivate(ctx, opts)
+		return err
+	}
+	again, done := elsewhere.NewContext(ctx, refusal)
+	defer done()
+	second := invoker(again, method, req, reply, cc, opts...)
+	if refusal.WasNowhere() {
+		second = err
+	}
+	if _, ok := refused(second, anyone); ok {
+		keepPrivate(ctx, opts)
+		return &tried{second}
+	}
+	return second
 }
 
 func (c *client) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	ctx, opts = c.send(ctx, method, cc, opts)
-	return streamer(ctx, desc, cc, method, opts...)
+	ctx, opts, to := c.send(ctx, method, cc, opts)
+	if to.inside && hops.Live() {
+		if t := hops.FromContext(ctx); t != nil {
+			streamer = tracedStream(t, streamer)
+		}
+	}
+	if !to.chosen || elsewhere.Tried(ctx) {
+		return streamer(ctx, desc, cc, method, opts...)
+	}
+	return openStream(ctx, desc, cc, method, to.service, streamer, opts)
 }
 
-// send returns ctx and opts as the call goes on with them. Neither the caller's
-// metadata nor its options are changed.
-func (c *client) send(ctx context.Context, method string, cc *grpc.ClientConn, opts []grpc.CallOption) (context.Context, []grpc.CallOption) {
+// send returns ctx and opts as the call goes on with them, and where it goes: inside
+// where tags go there. Neither the caller's metadata nor its options are changed.
+func (c *client) send(ctx context.Context, method string, cc *grpc.ClientConn, opts []grpc.CallOption) (context.Context, []grpc.CallOption, destination) {
 	to := c.targets.of(cc)
-	if !to.inside && !c.scope.Allows(to.host) {
-		return c.withhold(ctx, to.host), opts
+	if to.inside = to.inside || c.scope.Allows(to.host); !to.inside {
+		return c.withhold(ctx, to.host), opts, to
 	}
+	ctx, opts = c.inject(ctx, method, to, opts)
+	return ctx, opts, to
+}
+
+func (c *client) inject(ctx context.Context, method string, to destination, opts []grpc.CallOption) (context.Context, []grpc.CallOption) {
 	tag := graytag.FromContext(ctx)
 	scope := !tag.IsZero() || graytag.InScope(ctx)
 	if !scope {
@@ -137,7 +179,7 @@ func (c *client) adopt(ctx context.Context, method string) context.Context {
 		return graytag.NewContext(ctx, c.defaultTag)
 	}
 	if !exempts(c.exempt, method) {
-		c.metrics.CountOrphan(ctx)
+		c.orphans.Count(ctx, method)
 	}
 	return ctx
 }
@@ -145,8 +187,12 @@ func (c *client) adopt(ctx context.Context, method string) context.Context {
 // withhold keeps everything that says something of a tag from a call to host,
 // and nothing else: other baggage goes where it went.
 func (c *client) withhold(ctx context.Context, host string) context.Context {
-	md := outgoingOf(ctx, !c.present(ctx))
+	asks := len(metadata.ValueFromOutgoingContext(ctx, traceKey)) > 0
+	md := outgoingOf(ctx, !asks && !c.present(ctx))
 	defer md.release()
+	if asks {
+		md.Delete(traceKey)
+	}
 	ctx = c.scope.Withhold(ctx, host, c.prop.Remove(md))
 	c.prop.Inject(ctx, md)
 	return md.commit(ctx)

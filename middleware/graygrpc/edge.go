@@ -118,15 +118,28 @@ func newEntrance(engine *rule.Engine, opts []EdgeOption) (*entrance, error) {
 }
 
 func (e *entrance) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	return handler(e.enter(ctx, info.FullMethod), req)
+	v, err := e.enter(ctx, info.FullMethod)
+	if err != nil {
+		return nil, err
+	}
+	return v.unary(req, handler)
 }
 
 func (e *entrance) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	return handler(srv, &serverStream{ServerStream: ss, ctx: e.enter(ss.Context(), info.FullMethod)})
+	v, err := e.enter(ss.Context(), info.FullMethod)
+	if err != nil {
+		return err
+	}
+	inner := serverStream{ServerStream: ss, ctx: v.ctx}
+	if v.private {
+		return v.stream(srv, &privateStream{inner}, handler)
+	}
+	return v.stream(srv, &inner, handler)
 }
 
-// enter returns the context that a call goes on with, and begins the answer.
-func (e *entrance) enter(ctx context.Context, method string) context.Context {
+// enter returns the visit of a call, with the context that it goes on with, or the
+// error that it is refused with, and begins the answer.
+func (e *entrance) enter(ctx context.Context, method string) (v visit, err error) {
 	layer := &edgeContext{}
 	entry := &layer.entry
 	var from netip.Addr
@@ -138,13 +151,28 @@ func (e *entrance) enter(ctx context.Context, method string) context.Context {
 		entry.Client = edge.ClientAddr(from, metadata.ValueFromIncomingContext(ctx, "x-forwarded-for"), e.trust.proxies)
 	}
 	trusted := e.trust.gateways.Contains(from)
+	traced := trusted && asksForRoute(ctx)
+	entry.private = !traced
+	tag := e.colour(ctx, method, layer, trusted)
+	v = visit{server: e.server, in: ctx, ctx: layer, method: method, arrival: layer.arrival, private: !trusted}
+	v.begin(tag, traced)
+	if err = v.refuse(traced); err != nil {
+		return v, err
+	}
+	v.private = entry.private
+	return v, nil
+}
+
+// colour fills layer, and returns the tag that the call goes on with.
+func (e *entrance) colour(ctx context.Context, method string, layer *edgeContext, trusted bool) graytag.Tag {
+	entry := &layer.entry
 	if trusted {
 		ctx := e.extract(ctx)
 		if tag := graytag.FromContext(ctx); !tag.IsZero() {
 			entry.Passed, entry.Decision.Key = true, e.engine.Key()
 			e.answer(ctx, tag, entry)
 			layer.Context, layer.arrival = ctx, e.arrival(ctx, method, tag)
-			return layer
+			return tag
 		}
 	}
 	clean := e.clean(ctx, trusted)
@@ -160,7 +188,7 @@ func (e *entrance) enter(ctx context.Context, method string) context.Context {
 		clean = graytag.NewContext(clean, tag)
 	}
 	layer.Context = clean
-	return layer
+	return tag
 }
 
 // clean returns ctx without what outsiders claim, in its metadata and its baggage.

@@ -19,6 +19,8 @@ type Entry struct {
 	Passed bool
 	// Decision is what the rules said. What its slices hold must not be changed.
 	Decision rule.Decision
+
+	private bool // the answer says nothing of the inside
 }
 
 type entryKey struct{}

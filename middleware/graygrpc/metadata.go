@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/graylane/graylane/graytag"
+	"github.com/graylane/graylane/internal/hops"
 	"github.com/graylane/graylane/propagation"
 )
 
@@ -19,7 +20,7 @@ import (
 const (
 	tagKey     = "x-gray-tag"
 	baggageKey = "baggage"
-	traceKey   = "x-gray-trace"
+	traceKey   = hops.TraceKey
 )
 
 // wireKey returns key as metadata holds it, without an allocation for the keys

@@ -99,6 +99,8 @@ type config struct {
 	provider metric.MeterProvider
 	logger   *slog.Logger
 	exempt   []string
+	reject   bool
+	profiles bool
 
 	self     *registry.Instance
 	policy   subset.Policy
@@ -186,7 +188,7 @@ func WithExempt(methods ...string) Option {
 
 // WithSelf tells the server which instance it is: of which service, with which
 // metadata. Arrivals are then classified and counted, and handlers can ask for
-// theirs with [ArrivalFromContext]. ID and address do not matter.
+// theirs with [ArrivalFromContext]. ID and address are what refusals and routes name.
 // Where callers have a policy for this service, give it here too ([WithPolicy]):
 // what it allows them is a fallback, anything else counts as misrouted.
 func WithSelf(self registry.Instance) ServerOption {
@@ -233,14 +235,39 @@ func WithInjectTo(allow func(host string) bool) ClientOption {
 	})
 }
 
-// WithLogger sets where is logged that a tag is withheld, and trouble with the
-// discovery. The default is slog.Default().
-func WithLogger(l *slog.Logger) ClientOption {
-	return clientOptionFunc(func(c *config) {
+// WithLogger sets where is logged that a tag is withheld or lost, that requests have
+// arrived that should not, and trouble with the discovery. The default is
+// slog.Default().
+func WithLogger(l *slog.Logger) Option {
+	return optionFunc(func(c *config) {
 		if l != nil {
 			c.logger = l
 		}
 	})
+}
+
+// WithRejectMisrouted has a server refuse calls that should not have come to this
+// instance, see [ArrivalFromContext], before a handler or an interceptor behind ours
+// sees them: with FailedPrecondition, and [MisroutedKey]. Clients of this library
+// then try once elsewhere, see the package's section on refusals. It takes
+// [WithSelf], and the policy that callers have for this service; give that the ID or
+// the address of the registration, too, so that clients know who has refused.
+//
+// Whatever comes here by another way than through a balancer of this library must be
+// exempt ([WithExempt]). Health checks and reflection are. Without this option such
+// calls are served; in either case they are counted and logged, eight in ten seconds
+// at most.
+func WithRejectMisrouted() ServerOption {
+	return serverOptionFunc(func(c *config) { c.reject = true })
+}
+
+// WithProfileLabels labels what handlers burn in CPU profiles, and the goroutines
+// that they start: gray.version is the version that the call wants of this service,
+// which [WithSelf] names, "stable" for stable and "other" past the first hundred, or
+// where the policy routes by uid. See [runtime/pprof.Do], and -tagfocus of go tool
+// pprof. It costs a call some allocations.
+func WithProfileLabels() ServerOption {
+	return serverOptionFunc(func(c *config) { c.profiles = true })
 }
 
 // WithResolver hands options on to the resolver: the policy inside a version,

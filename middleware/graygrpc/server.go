@@ -2,12 +2,15 @@ package graygrpc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/graylane/graylane/graytag"
 	"github.com/graylane/graylane/internal/arrival"
+	"github.com/graylane/graylane/internal/hops"
 	"github.com/graylane/graylane/internal/telemetry"
 	"github.com/graylane/graylane/propagation"
 )
@@ -54,6 +57,11 @@ type server struct {
 	metrics *telemetry.Metrics
 	self    *arrival.Self // nil where it is not known
 	exempt  []string
+
+	id, address string // of the own instance, "" where they are not known
+	reject      bool   // what is misrouted
+	misrouted   *arrival.MisroutedLog
+	profiles    *arrival.Profiles // nil: none
 }
 
 func newServer(opts []ServerOption) (*server, error) {
@@ -69,15 +77,37 @@ func serverOf(c *config) (*server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("graygrpc: %w", err)
 	}
-	return &server{prop: c.prop, metrics: c.metrics(), self: self, exempt: c.exempt}, nil
+	s := &server{
+		prop: c.prop, metrics: c.metrics(), self: self, exempt: c.exempt,
+		reject: c.reject, misrouted: arrival.NewMisroutedLog(c.logger),
+	}
+	if c.self != nil {
+		s.id, s.address = c.self.ID, c.self.Address
+	} else if c.reject {
+		return nil, errors.New("graygrpc: WithRejectMisrouted without WithSelf: nobody knows what is misrouted")
+	}
+	if c.profiles {
+		if s.profiles, err = arrival.NewProfiles(self, c.policy); err != nil {
+			return nil, fmt.Errorf("graygrpc: %w", err)
+		}
+	}
+	return s, nil
 }
 
 func (s *server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	return handler(s.receive(ctx, info.FullMethod), req)
+	v, err := s.receive(ctx, info.FullMethod)
+	if err != nil {
+		return nil, err
+	}
+	return v.unary(req, handler)
 }
 
 func (s *server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	return handler(srv, &serverStream{ServerStream: ss, ctx: s.receive(ss.Context(), info.FullMethod)})
+	v, err := s.receive(ss.Context(), info.FullMethod)
+	if err != nil {
+		return err
+	}
+	return v.stream(srv, &serverStream{ServerStream: ss, ctx: v.ctx}, handler)
 }
 
 // serverStream is a stream with the context of its request.
@@ -88,15 +118,29 @@ type serverStream struct {
 
 func (s *serverStream) Context() context.Context { return s.ctx }
 
-// receive returns ctx with the tag of its request, and in scope.
-func (s *server) receive(ctx context.Context, method string) context.Context {
-	ctx = s.extract(ctx)
-	tag := graytag.FromContext(ctx)
-	a := s.arrival(ctx, method, tag)
+// SetTrailer sets what a handler may say.
+func (s *serverStream) SetTrailer(md metadata.MD) { s.ServerStream.SetTrailer(unmarked(md)) }
+
+// receive returns the visit of a call, whose context has its tag and is in scope, or
+// the error that it is refused with.
+func (s *server) receive(ctx context.Context, method string) (v visit, err error) {
+	v = visit{server: s, in: ctx, method: method}
+	v.ctx = s.extract(ctx)
+	tag := graytag.FromContext(v.ctx)
+	v.arrival = s.arrival(v.ctx, method, tag)
 	if tag.IsZero() {
-		return arrival.Untagged(ctx, a)
+		v.ctx = arrival.Untagged(v.ctx, v.arrival)
+	} else {
+		v.ctx = arrival.NewContext(v.ctx, v.arrival)
 	}
-	return arrival.NewContext(ctx, a)
+	traced := asksForRoute(ctx)
+	v.begin(tag, traced)
+	return v, v.refuse(traced)
+}
+
+// asksForRoute tells whether the client asks for the route of its call.
+func asksForRoute(ctx context.Context) bool {
+	return hops.Asks(metadata.ValueFromIncomingContext(ctx, hops.TraceKey))
 }
 
 // extract adds to ctx what its metadata holds.
@@ -116,6 +160,10 @@ func (s *server) arrival(ctx context.Context, method string, tag graytag.Tag) *A
 		return nil
 	}
 	a := s.self.Classify(tag)
-	s.metrics.Request(ctx, a.Wanted, string(a.Outcome))
+	wanted := a.Wanted
+	if s.self.Hidden() {
+		wanted = telemetry.Hide(wanted)
+	}
+	s.metrics.Request(ctx, wanted, string(a.Outcome))
 	return a
 }

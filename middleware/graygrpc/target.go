@@ -19,6 +19,7 @@ type destination struct {
 	host    string
 	service string // "" where the target names none
 	inside  bool   // by its scheme or its name; else the scope's function decides
+	chosen  bool   // our balancer chooses the instance
 }
 
 // destinationOf reads a canonical target, "scheme://authority/endpoint" (gRPC
@@ -29,7 +30,7 @@ func destinationOf(canonical string) destination {
 	d := destination{host: endpoint}
 	switch scheme {
 	case resolver.Scheme:
-		d.inside, d.service = true, endpoint
+		d.inside, d.service, d.chosen = true, endpoint, true
 		return d
 	case "unix", "unix-abstract":
 		d.inside = true

@@ -44,10 +44,38 @@
 // # What is seen
 //
 // With [WithSelf] a handler knows what it means that a request has arrived at it,
-// see [ArrivalFromContext]; requests are counted as graylane.server.requests.
-// Clients count graylane.route.decisions, and as graylane.propagation.orphans
-// every request whose context belongs to no inbound request: the places where
-// tags get lost. A background job's requests get the tag of [WithDefaultTag].
+// see [ArrivalFromContext]. It counts that as graylane.server.requests, and measures
+// the answers as graylane.server.duration, in seconds, by the own version, the one
+// that was wanted, and the status. The status is that of the answer proper, not of an
+// informational one, or
+//
+//	CANCELLED  the client hung up before the handler had returned, whatever it answered
+//	aborted    the handler broke the answer off, or it was too late for the server's write deadline
+//	500        the handler panicked before it answered
+//	101        a tunnel, measured until it began
+//	hijacked   the handler took the connection, measured until then
+//
+// so that errors of a version are its 5xx and aborted. The current span, of OTel
+// middleware outside ours, gets gray.version, gray.served and gray.outcome. Requests
+// that should not be here are logged, eight in ten seconds at most, and refused with
+// [WithRejectMisrouted]; clients of this package then try once elsewhere. CPU
+// profiles tell versions apart with [WithProfileLabels].
+//
+// Clients count graylane.route.decisions, and mark their span, or note an event
+// gray.decision in the caller's. As graylane.propagation.orphans they count every
+// request whose context belongs to no inbound request, by its call site: the places
+// where tags get lost. Each site is logged once, at debug level, with file and line. A
+// background job's requests get the tag of [WithDefaultTag].
+//
+// A request that carries X-Gray-Trace: 1 is answered with X-Gray-Route, the way that
+// it took: this instance, and what its handler called through clients of this
+// library, in turn. Calls after the header went are in a trailer of the same name,
+// where the body is chunked or the protocol is HTTP/2. An [Edge] believes that header
+// of trusted gateways alone. A program asks with
+// [github.com/graylane/graylane/propagation.TraceRoute].
+//
+// Labels are bounded, and hold no user: where a policy routes by uid, versions are
+// "other". A span holds what was wanted in the clear, as the tag does.
 //
 // # Beside OTel
 //
@@ -63,9 +91,11 @@
 //   - A malformed tag never fails a request; it is counted, and the request is
 //     untagged.
 //   - The caller's request and header are never changed. The ResponseWriter is
-//     not wrapped.
+//     wrapped only where somebody records metrics, or asks for the route of a
+//     request; it has the same methods then.
 //   - An untagged request costs at most four allocations, on both sides together;
-//     a decision at an Edge costs one more than the inbound middleware.
+//     a decision at an Edge costs one more than the inbound middleware. A meter and a
+//     tracer that record cost some seven more; without them nothing is measured.
 //   - Every decision is made by the rules of that moment: what changes in them
 //     holds from the next request on, for everybody. The sticky cookie is a key to
 //     hash, not a version.
@@ -95,6 +125,9 @@
 //     connection, [net/http.Request.RemoteAddr]: middleware outside an Edge must not
 //     write what a header says into it. Peers on Unix sockets have no address, and
 //     are never trusted.
+//   - X-Gray-Route and X-Gray-Misrouted name instances and services. Clients of this
+//     package take them out of what they bring back to the handler of an Edge, so that a
+//     proxy there does not hand them out. A trusted gateway that asks is told the route.
 //   - The name of a user in a header, cookie or query parameter is a claim. Where
 //     it matters who is gray, authenticate outside the Edge, and hand the user over
 //     with [WithAttr].

@@ -8,6 +8,7 @@ import (
 	"github.com/graylane/graylane/graytag"
 	"github.com/graylane/graylane/graytag/rule"
 	"github.com/graylane/graylane/internal/edge"
+	"github.com/graylane/graylane/internal/hops"
 	"github.com/graylane/graylane/internal/telemetry"
 	"github.com/graylane/graylane/propagation"
 )
@@ -39,8 +40,8 @@ const (
 // with '_' for '-', for grpc-gateway, or as trailers, and the gray.* members of
 // baggage, that of OpenTracing and Jaeger included; other baggage stays. It is
 // counted as graylane.edge.forged. Rules see the request as it came. The caller's header is
-// not changed, and the ResponseWriter is not wrapped: the headers of the answer,
-// [VersionHeader] and [GroupHeader], are set before the handler runs.
+// not changed. The headers of the answer, [VersionHeader] and [GroupHeader], are set
+// before the handler runs.
 //
 // Requests for the paths of [WithExempt] get no decision and stay untagged; what
 // they claim is removed all the same.
@@ -101,25 +102,33 @@ type edgeHandler struct {
 // ServeHTTP implements [http.Handler].
 func (h *edgeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	shareTrailers(r)
-	pass(h.next, w, r, h.enter(w, r))
+	in, a, trusted := h.enter(w, r)
+	h.serve(h.next, w, r, in, a, trusted)
+	if !trusted || !hops.Asks(in.Header[hops.TraceHeader]) {
+		// Trailers of an answer from further inside, which a handler handed on.
+		header := w.Header()
+		delete(header, http.TrailerPrefix+hops.RouteHeader)
+		delete(header, http.TrailerPrefix+MisroutedHeader)
+	}
 }
 
-// enter returns r as it goes on, and begins the answer.
-func (e *entrance) enter(w http.ResponseWriter, r *http.Request) *http.Request {
+// enter returns r as it goes on, what its arrival means, and whether the peer is a
+// gateway that is trusted, and begins the answer.
+func (e *entrance) enter(w http.ResponseWriter, r *http.Request) (in *http.Request, a *Arrival, trusted bool) {
 	peer := edge.PeerAddr(r.RemoteAddr)
 	layer := &edgeContext{}
 	entry := &layer.entry
 	entry.Proxied = e.trust.proxies.Contains(peer)
 	entry.Client = e.trust.client(r, peer)
 	entry.Secure = secure(r, entry.Proxied)
-	trusted := e.trust.gateways.Contains(peer) && !edge.Distrusts(r.Context())
+	trusted = e.trust.gateways.Contains(peer) && !edge.Distrusts(r.Context())
 	if trusted {
 		ctx := e.prop.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 		if tag := graytag.FromContext(ctx); !tag.IsZero() {
 			entry.Passed, entry.Decision.Key = true, e.engine.Key()
 			e.answer(w, tag, entry)
 			layer.Context, layer.arrival = ctx, e.arrival(ctx, r, tag)
-			return r.WithContext(layer)
+			return r.WithContext(layer), layer.arrival, trusted
 		}
 	}
 	ctx, header := e.clean(r, trusted)
@@ -134,12 +143,12 @@ func (e *entrance) enter(w http.ResponseWriter, r *http.Request) *http.Request {
 		ctx = graytag.NewContext(ctx, tag)
 	}
 	layer.Context = ctx
-	in := r.WithContext(layer)
+	in = r.WithContext(layer)
 	in.Header = header
 	if r.Trailer != nil && r.Body != nil && r.ProtoMajor == 1 {
 		in.Body = &trailerGuard{ReadCloser: r.Body, entrance: e, trailer: r.Trailer, trusted: trusted}
 	}
-	return in
+	return in, layer.arrival, trusted
 }
 
 // clean returns the context and the header of r without what outsiders claim.

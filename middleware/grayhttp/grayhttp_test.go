@@ -68,6 +68,12 @@ func (r *recorder) take() []seen {
 	return all
 }
 
+func (r *recorder) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.all)
+}
+
 func (r *recorder) one(t testing.TB) seen {
 	t.Helper()
 	all := r.take()

@@ -1,6 +1,7 @@
 package grayhttp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,8 +19,9 @@ import (
 //	handler, err := grayhttp.NewHandler(mux, grayhttp.WithSelf(self))
 //	http.ListenAndServe(addr, handler)
 //
-// It fails where next is nil or an option is wrong. It does not touch the
-// ResponseWriter.
+// It fails where next is nil or an option is wrong. The
+// ResponseWriter of next is that of the server, unless somebody records metrics or
+// asks for the route of a request; then it has the same optional methods as that.
 func NewHandler(next http.Handler, opts ...HandlerOption) (http.Handler, error) {
 	if next == nil {
 		return nil, errors.New("grayhttp: handler is nil")
@@ -50,6 +52,11 @@ type server struct {
 	metrics *telemetry.Metrics
 	self    *arrival.Self // nil where it is not known
 	exempt  []string
+
+	instance  string // ID or address of the own instance, "" where they are not known
+	reject    bool   // what is misrouted
+	misrouted *arrival.MisroutedLog
+	profiles  *arrival.Profiles // nil: none
 }
 
 func newServer(c *config) (*server, error) {
@@ -57,7 +64,18 @@ func newServer(c *config) (*server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("grayhttp: %w", err)
 	}
-	return &server{prop: c.prop, metrics: c.metrics(), self: self, exempt: c.exempt}, nil
+	s := &server{prop: c.prop, metrics: c.metrics(), self: self, exempt: c.exempt, reject: c.reject, misrouted: arrival.NewMisroutedLog(c.logger)}
+	if c.self != nil {
+		s.instance = cmp.Or(c.self.ID, c.self.Address)
+	} else if c.reject {
+		return nil, errors.New("grayhttp: WithRejectMisrouted without WithSelf: nobody knows what is misrouted")
+	}
+	if c.profiles {
+		if s.profiles, err = arrival.NewProfiles(self, c.policy); err != nil {
+			return nil, fmt.Errorf("grayhttp: %w", err)
+		}
+	}
+	return s, nil
 }
 
 type handler struct {
@@ -68,7 +86,8 @@ type handler struct {
 // ServeHTTP implements [http.Handler].
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	shareTrailers(r)
-	pass(h.next, w, r, r.WithContext(h.receive(r)))
+	ctx, a := h.receive(r)
+	h.serve(h.next, w, r, r.WithContext(ctx), a, true)
 }
 
 // shareTrailers makes r ready to be copied: trailers that were not announced
@@ -92,15 +111,16 @@ func pass(next http.Handler, w http.ResponseWriter, r, in *http.Request) {
 	next.ServeHTTP(w, in)
 }
 
-// receive returns the context of r with its tag, and in scope.
-func (s *server) receive(r *http.Request) context.Context {
+// receive returns the context of r with its tag, and in scope, and what its arrival
+// means.
+func (s *server) receive(r *http.Request) (context.Context, *Arrival) {
 	ctx := s.prop.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 	tag := graytag.FromContext(ctx)
 	a := s.arrival(ctx, r, tag)
 	if tag.IsZero() {
-		return arrival.Untagged(ctx, a)
+		return arrival.Untagged(ctx, a), a
 	}
-	return arrival.NewContext(ctx, a)
+	return arrival.NewContext(ctx, a), a
 }
 
 // arrival says what it means that r, which asks for tag, has arrived, and counts
@@ -110,6 +130,10 @@ func (s *server) arrival(ctx context.Context, r *http.Request, tag graytag.Tag) 
 		return nil
 	}
 	a := s.self.Classify(tag)
-	s.metrics.Request(ctx, a.Wanted, string(a.Outcome))
+	wanted := a.Wanted
+	if s.self.Hidden() {
+		wanted = telemetry.Hide(wanted)
+	}
+	s.metrics.Request(ctx, wanted, string(a.Outcome))
 	return a
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/graylane/graylane/balancer/httplb"
 	"github.com/graylane/graylane/balancer/subset"
 	"github.com/graylane/graylane/graytag"
+	"github.com/graylane/graylane/internal/arrival"
 	"github.com/graylane/graylane/internal/edge"
 	"github.com/graylane/graylane/internal/telemetry"
 	"github.com/graylane/graylane/propagation"
@@ -97,6 +98,8 @@ type config struct {
 	provider metric.MeterProvider
 	logger   *slog.Logger
 	exempt   []string
+	reject   bool
+	profiles bool
 
 	self     *registry.Instance
 	policy   subset.Policy
@@ -172,15 +175,17 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 }
 
 // WithExempt names paths that are no traffic, health checks for example: they
-// are neither classified nor counted as arrivals, nor as calls without scope.
-// "/healthz" is one path, "/debug/" all beneath it. None is exempt by default.
+// are neither classified nor counted, measured or refused as arrivals, nor counted as
+// calls without scope. "/healthz" is one path, "/debug/" all beneath it. None is exempt
+// by default: HTTP has no path that is a health check wherever it is found.
 func WithExempt(paths ...string) Option {
 	return optionFunc(func(c *config) { c.exempt = append(c.exempt, paths...) })
 }
 
 // WithSelf tells the handler which instance it is: of which service, with which
-// metadata. Arrivals are then classified and counted, and handlers can ask for
-// theirs with [ArrivalFromContext]. ID and address do not matter.
+// metadata. Arrivals are then classified and counted, answers are measured, and
+// handlers can ask for their arrival with [ArrivalFromContext]. The ID, else the
+// address, stands for the instance in X-Gray-Route; both may be empty.
 // Where callers have a policy for this service, give it here too ([WithPolicy]):
 // what it allows them is a fallback, anything else counts as misrouted.
 func WithSelf(self registry.Instance) HandlerOption {
@@ -227,10 +232,41 @@ func WithInjectTo(allow func(host string) bool) TransportOption {
 	})
 }
 
-// WithLogger sets where is logged that a tag is withheld, and trouble with the
-// discovery and with instances. The default is slog.Default().
-func WithLogger(l *slog.Logger) TransportOption {
-	return transportOptionFunc(func(c *config) {
+// WithRejectMisrouted has a handler refuse requests that should not have come to
+// this instance, see [ArrivalFromContext], before anything else sees them: with 421
+// Misdirected Request, and [MisroutedHeader]. Clients of this library then try once
+// elsewhere, whatever the method, unless the body of the request cannot be had
+// again. It takes [WithSelf], and the policy that callers have for this service.
+//
+// Whatever comes here by another way than through a balancer of this library must be
+// exempt ([WithExempt]): health checks above all. A gray instance that rejects
+// misrouted requests, and whose health check is not exempt, is taken for dead.
+// Without this option such requests are served; in either case they are counted and
+// logged, eight in ten seconds at most.
+func WithRejectMisrouted() HandlerOption {
+	return handlerOptionFunc(func(c *config) { c.reject = true })
+}
+
+// MisroutedHeader is the header of an answer that [WithRejectMisrouted] gives: the
+// service of the instance, escaped as a segment of a path. It is for the balancer of the
+// caller, which takes it out of the answer: a handler that handed it on would have its
+// own caller send once more what it has run already.
+const MisroutedHeader = arrival.MisroutedHeader
+
+// WithProfileLabels labels what handlers burn in CPU profiles, and the goroutines
+// that they start: gray.version is the version that the request wants of this
+// service, which [WithSelf] names, "stable" for stable and "other" past the first
+// hundred, or where the policy routes by uid. See [runtime/pprof.Do] and the
+// -tagfocus of go tool pprof. It costs a request some allocations.
+func WithProfileLabels() HandlerOption {
+	return handlerOptionFunc(func(c *config) { c.profiles = true })
+}
+
+// WithLogger sets where is logged that a tag is withheld, that requests arrive that
+// should not, and trouble with the discovery and with instances. The default is
+// slog.Default().
+func WithLogger(l *slog.Logger) Option {
+	return optionFunc(func(c *config) {
 		if l != nil {
 			c.logger = l
 		}

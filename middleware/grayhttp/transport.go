@@ -15,6 +15,7 @@ import (
 	"github.com/graylane/graylane/balancer/httplb"
 	"github.com/graylane/graylane/graytag"
 	"github.com/graylane/graylane/internal/edge"
+	"github.com/graylane/graylane/internal/hops"
 	"github.com/graylane/graylane/internal/telemetry"
 	"github.com/graylane/graylane/propagation"
 )
@@ -29,7 +30,7 @@ type Transport struct {
 	prop       *propagation.Propagator
 	fields     []string // header names of prop, canonical
 	scope      *propagation.OutboundScope
-	metrics    *telemetry.Metrics
+	orphans    *telemetry.OrphanCounter
 	exempt     []string
 	defaultTag graytag.Tag
 	rules      *edge.HopRules // nil: none
@@ -67,7 +68,7 @@ func newTransport(base http.RoundTripper, c *config) *Transport {
 		prop:       c.prop,
 		fields:     c.prop.Fields(),
 		scope:      c.prop.NewOutboundScope(c.injectTo, c.logger),
-		metrics:    c.metrics(),
+		orphans:    telemetry.NewOrphanCounter(c.metrics(), c.logger),
 		exempt:     c.exempt,
 		defaultTag: c.defaultTag,
 		rules:      c.rules,
@@ -86,14 +87,27 @@ func newTransport(base http.RoundTripper, c *config) *Transport {
 
 // RoundTrip implements [http.RoundTripper]. The caller's request is not changed.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	return t.roundTrip(req, false)
+	return t.do(req, false)
 }
 
 // RoundTripOwned is RoundTrip for a request that nobody else uses, neither while it
 // is under way nor afterwards, as the one that httputil.ReverseProxy makes: it is
 // changed, header and all, which spares copies.
 func (t *Transport) RoundTripOwned(req *http.Request) (*http.Response, error) {
-	return t.roundTrip(req, true)
+	return t.do(req, true)
+}
+
+func (t *Transport) do(req *http.Request, owned bool) (resp *http.Response, err error) {
+	ctx := req.Context()
+	if trace := hops.FromContext(ctx); trace != nil {
+		resp, err = t.traced(trace, req, owned)
+	} else {
+		resp, err = t.roundTrip(req, owned)
+	}
+	if err == nil {
+		strip(ctx, resp)
+	}
+	return resp, err
 }
 
 func (t *Transport) roundTrip(req *http.Request, owned bool) (*http.Response, error) {
@@ -209,11 +223,18 @@ func (t *Transport) canonical(h http.Header) (_ http.Header, odd bool) {
 // field returns the canonical form of key where it is a header of ours, else "".
 func (t *Transport) field(key string) string {
 	for _, f := range t.fields {
-		if len(f) == len(key) && (f == key || strings.EqualFold(f, key)) {
+		if sameField(f, key) {
 			return f
 		}
 	}
+	if sameField(hops.TraceHeader, key) {
+		return hops.TraceHeader
+	}
 	return ""
+}
+
+func sameField(f, key string) bool {
+	return len(f) == len(key) && (f == key || strings.EqualFold(f, key))
 }
 
 // present tells whether h holds something that Inject may have to replace or
@@ -236,7 +257,7 @@ func (t *Transport) adopt(req *http.Request, given http.Header, present bool) gr
 		}
 	}
 	if t.defaultTag.IsZero() && !exempts(t.exempt, req.URL.Path) {
-		t.metrics.CountOrphan(req.Context())
+		t.orphans.Count(req.Context(), req.URL.Host)
 	}
 	return t.defaultTag
 }
@@ -250,10 +271,12 @@ func (t *Transport) withhold(req *http.Request, given http.Header) (*http.Respon
 	ctx := req.Context()
 	present := t.present(given)
 	scope := graytag.InScope(ctx)
-	if !present && (!scope || graytag.FromContext(ctx).IsZero() && baggage.FromContext(ctx).Len() == 0) {
+	asks := len(given[hops.TraceHeader]) > 0
+	if !present && !asks && (!scope || graytag.FromContext(ctx).IsZero() && baggage.FromContext(ctx).Len() == 0) {
 		return t.base.RoundTrip(req)
 	}
 	header := copyHeader(given)
+	delete(header, hops.TraceHeader) // nobody outside may know that there is such a thing
 	removed := t.prop.Remove(propagation.HeaderCarrier(header))
 	ctx = t.scope.Withhold(ctx, req.URL.Host, removed)
 	if scope {

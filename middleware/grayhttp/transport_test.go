@@ -175,8 +175,8 @@ func TestH2_WrappedTwiceWithOTelOnTop(t *testing.T) {
 	}
 }
 
-func mustHandler(t testing.TB, h http.Handler) http.Handler {
-	wrapped, err := grayhttp.NewHandler(h)
+func mustHandler(t testing.TB, h http.Handler, opts ...grayhttp.HandlerOption) http.Handler {
+	wrapped, err := grayhttp.NewHandler(h, opts...)
 	require.NoError(t, err)
 	return wrapped
 }

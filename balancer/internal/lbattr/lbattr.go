@@ -37,6 +37,22 @@ func Metadata(e resolver.Endpoint) map[string]string {
 	return m
 }
 
+type idKey struct{}
+
+// SetID returns e with the ID of its instance.
+func SetID(e resolver.Endpoint, id string) resolver.Endpoint {
+	if id != "" {
+		e.Attributes = e.Attributes.WithValue(idKey{}, id)
+	}
+	return e
+}
+
+// ID returns what SetID put in, "" where there is none.
+func ID(e resolver.Endpoint) string {
+	id, _ := e.Attributes.Value(idKey{}).(string)
+	return id
+}
+
 type unusableKey struct{}
 
 // SetUnusable returns e as an endpoint that is registered and must not serve: it

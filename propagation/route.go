@@ -1,0 +1,63 @@
+package propagation
+
+import (
+	"context"
+
+	"github.com/graylane/graylane/internal/hops"
+)
+
+// Headers of HTTP by which the inside asks for the way of a request and is told it.
+// gRPC has the same names in lower case, as metadata; the answer is in the trailer
+// there.
+const (
+	// TraceHeader with the value "1" asks for the way of a request. Edges believe it
+	// of trusted gateways alone.
+	TraceHeader = hops.TraceHeader
+	// RouteHeader is the way, in the form that [ParseRoute] reads. It is an HTTP
+	// trailer, too, where calls were made after the header had left.
+	RouteHeader = hops.RouteHeader
+)
+
+// Hop is one call on the way of a request: which service was called, which version
+// was wanted, which one answered, and why.
+type Hop = hops.Hop
+
+// ParseRoute reads what [RouteHeader] holds, in the order of the calls, each
+// followed by those that it made in turn. more counts calls that did not fit into
+// the bounds of a route, which are 64 calls and 4096 bytes. The form is that of a
+// tag, pairs with percent-encoded values, with a comma between calls:
+//
+//	depth=0;service=order;instance=10.0.0.1:80;wanted=v2;got=v2;outcome=matched, depth=1;service=…
+//
+// Keys that it does not know are passed over. "" is a route without calls.
+func ParseRoute(s string) (route []Hop, more int, err error) { return hops.Parse(s) }
+
+// RouteTrace gathers the way of what is called with its context. It is safe for
+// concurrent use. Make one with [TraceRoute].
+type RouteTrace struct{ t *hops.Trace }
+
+// TraceRoute returns ctx for calls whose way is to be known, those that the called
+// services make in turn included:
+//
+//	ctx, trace := propagation.TraceRoute(ctx)
+//	defer trace.End()
+//	resp, err := client.Do(req.WithContext(ctx))
+//	…
+//	route, _ := trace.Hops()
+//
+// It takes clients of graylane, and services behind its middleware; of others the
+// call alone is known. Of an HTTP call all is known when the body has been read to
+// its end. It is meant for the few requests that somebody wants to look at: each
+// costs allocations on every hop.
+func TraceRoute(ctx context.Context) (context.Context, *RouteTrace) {
+	ctx, t := hops.Start(ctx)
+	return ctx, &RouteTrace{t}
+}
+
+// Hops returns what is known so far, as [ParseRoute] does. A call that had no answer
+// yet has the outcome of its balancer, or "pending".
+func (t *RouteTrace) Hops() (route []Hop, more int) { return t.t.Hops() }
+
+// End ends the trace; calls that begin later are not gathered. It may be called more
+// than once.
+func (t *RouteTrace) End() { t.t.End() }
