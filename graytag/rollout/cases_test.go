@@ -229,3 +229,10 @@ func TestO6_RollbackWinsEveryRace(t *testing.T) {
 	t.Logf("100 interleavings ended rolled back, after %d promotions that came first", promoted)
 	assert.Greater(t, promoted, 10, "some have to, or nothing was tried")
 }
+
+func TestNoUpdateIsLost(t *testing.T) {
+	const n = 200
+	writes := rollouttest.LostUpdates(t, rule.NewMemoryStore(), rand.New(rand.NewPCG(5, 1)), n)
+	t.Logf("%d interleavings, %d writes, none was lost", n, writes)
+	assert.Greater(t, writes, 2*n)
+}

@@ -59,7 +59,9 @@ func (c *Controller) rollBack(plan string, ids []string, decide Decide, refused 
 	life := c.life
 	c.work.Go(func() {
 		defer close(p.done)
-		c.write(life, p, howToWrite(plan), decide, refused)
+		ctx, end := grace(life)
+		defer end()
+		c.write(ctx, p, howToWrite(plan), decide, refused)
 		c.mu.Lock()
 		delete(c.pending, plan)
 		c.wake()

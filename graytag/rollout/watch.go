@@ -50,7 +50,14 @@ func gone(err error) bool {
 
 // move writes whatever is not a rollback.
 func (c *Controller) move(l *look, e *Event, decide Decide) {
-	written, err := Update(l.ctx, c.store, decide)
+	ctx, end := grace(l.ctx)
+	defer end()
+	written, err := Update(ctx, c.store, func(data []byte) ([]byte, *Event, error) {
+		if l.ctx.Err() != nil {
+			return nil, nil, nil // somebody else leads
+		}
+		return decide(data)
+	})
 	switch {
 	case err == nil && written != nil:
 		if written.moves() || c.toTell(l, written) {
@@ -62,6 +69,26 @@ func (c *Controller) move(l *look, e *Event, decide Decide) {
 			c.tell(e)
 		}
 	}
+}
+
+// graceTime is how long a write may take after what it was begun in has ended: one that
+// is broken off may have come about, and nobody would be told.
+const graceTime = 2 * time.Second
+
+// grace returns a context that ends that long after parent.
+func grace(parent context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(parent))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case <-parent.Done():
+			sleep(ctx, graceTime)
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(); <-ended }
 }
 
 // step is Step that writes suggestions into the state, so that whoever writes one is
