@@ -52,12 +52,7 @@ func enter(ctx context.Context, b backend, name string, alerters ...rollout.Aler
 	gw, err := gateway.New(engine, b.registry,
 		gateway.WithRoutes(gateway.Route{Prefix: "/orders", Service: "order"}),
 		gateway.WithLogger(quiet),
-		gateway.WithObserver(func(_ context.Context, x gateway.Exchange) {
-			recorder.Record(rollout.Request{
-				Service: x.Service, Wanted: x.Wanted, Served: x.Served, Outcome: string(x.Outcome),
-				Status: x.Status, GRPCStatus: x.GRPCStatus, Duration: x.Duration, Canceled: x.Canceled, Err: x.Err,
-			})
-		}))
+		gateway.WithRecorder(recorder))
 	if err != nil {
 		return nil, err
 	}
