@@ -200,8 +200,9 @@
 //     version in their metadata, or one that the policy calls stable". Take GRAY_VERSION
 //     from stable instances, or name their version in Policy.Stable.
 //   - The instance refuses what is not for it. It counts graylane.server.requests with
-//     outcome="misrouted", and answers 421 or FailedPrecondition with X-Gray-Misrouted
-//     (WithRejectMisrouted). Find out who sends it there, see below.
+//     outcome="misrouted", and answers 421 or FailedPrecondition (WithRejectMisrouted),
+//     to curl with X-Gray-Misrouted, which clients of this library keep to themselves.
+//     Find out who sends it there, see below.
 //
 // # Requests arrive where they should not
 //

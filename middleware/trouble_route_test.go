@@ -281,14 +281,12 @@ func healthCheck(t *testing.T, r row) {
 func refused(t *testing.T, r row) {
 	t.Run("HTTP", func(t *testing.T) {
 		inventory := serveHTTP(t, instance("inventory", "v2"), nil, grayhttp.WithRejectMisrouted())
-		req, err := http.NewRequestWithContext(untagged(), http.MethodGet, inventory.url, nil)
-		require.NoError(t, err)
-		resp, _, err := do(client(t, memory.New(), newSeen(t)), req)
+		_, err := get(untagged(), client(t, memory.New(), newSeen(t)), inventory.url)
 		require.Error(t, err)
 		r.counts(t, inventory.seen, "graylane.server.requests", "outcome", "misrouted")
 		r.says(t, err.Error(), "421")
 		r.names(t, "X-Gray-Misrouted", "WithRejectMisrouted")
-		assert.Equal(t, "inventory", resp.Header.Get("X-Gray-Misrouted"))
+		assert.Equal(t, "inventory", visit(t, inventory.url, "").Header.Get("X-Gray-Misrouted"), "to a client of another kind")
 		assert.Empty(t, inventory.log.with(t, "served"), "the handler never ran")
 	})
 	t.Run("gRPC", func(t *testing.T) {

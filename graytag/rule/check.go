@@ -188,7 +188,7 @@ func (s *Set) checkCondition(c *Condition, at place, f *faults) {
 		return
 	}
 	if !slices.Contains(ops, c.Op) {
-		f.add(at.path("op"), "no such operator: "+shorten(string(c.Op)))
+		f.add(at.path("op"), fmt.Sprintf("no such operator: %s, want one of %v", shorten(string(c.Op)), ops))
 		return
 	}
 	if c.Op == OpMod {

@@ -3,7 +3,7 @@
 //
 //	store := rule.NewFileStore("rules.json")
 //	engine, err := rule.NewEngine(nil)       // no rules yet: everything is stable
-//	go engine.Follow(ctx, store)             // every change of the file, at once
+//	go engine.Follow(ctx, store)             // looks at the file once a second
 //	d := engine.Decide(&rule.Request{Header: …})
 //	ctx = graytag.NewContext(ctx, d.Tag)
 //

@@ -77,6 +77,7 @@ func TestParseDocumentsThatAreNone(t *testing.T) {
 		strings.Repeat(" ", rule.MaxBytes+1): "at most",
 		`{"meta":` + strings.Repeat(`{"a":`, 100) + `1` + strings.Repeat(`}`, 101): "nested deeper than 32",
 		strings.Repeat(`[`, 100_000): "not JSON",
+		`{"rules":[{"id":"a","match":[{"attr":"uid","op":"is","values":["1"]}],"tag":"version=v2"}]}`: "no such operator: is, want one of [equals ",
 	} {
 		set, err := rule.Parse([]byte(doc))
 		require.Error(t, err)

@@ -147,7 +147,7 @@ func Example_entrance() {
 		if err != nil {
 			return err
 		}
-		go engine.Follow(ctx, rule.NewFileStore("rules.json")) // or Consul KV: reg.RuleStore("graylane/rules")
+		go engine.Follow(ctx, rule.NewFileStore("rules.json")) // or Consul KV: the store that reg.RuleStore returns
 
 		gw, err := gateway.New(engine, reg, gateway.WithRoutes(gateway.Route{Prefix: "/orders", Service: "order"}))
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 )
@@ -18,6 +19,8 @@ import (
 type requestBody struct {
 	io.ReadCloser
 	interrupt func() // ends a Read that is under way
+	limit     int64  // in bytes, 0 for none
+	left      int64  // of limit
 
 	// Trailers are known at the end of the body. The proxy has copied them before.
 	in, out http.Header
@@ -27,12 +30,13 @@ type requestBody struct {
 	mu      sync.Mutex
 	reading bool
 	closed  bool // by the transport, or because the handler is about to return
+	all     bool // was read, to its end
 	err     error
 }
 
 // newBody returns the body of r, which is served by way of w.
-func newBody(w http.ResponseWriter, r *http.Request) *requestBody {
-	b := &requestBody{ReadCloser: r.Body}
+func newBody(w http.ResponseWriter, r *http.Request, limit int64) *requestBody {
+	b := &requestBody{ReadCloser: r.Body, limit: limit, left: limit}
 	if r.ProtoMajor >= 2 {
 		b.interrupt = func() { _ = b.ReadCloser.Close() } // which does not wait
 	} else {
@@ -51,6 +55,12 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	b.mu.Unlock()
 
 	n, err := b.ReadCloser.Read(p)
+	if b.limit > 0 {
+		if b.left -= int64(n); b.left < 0 {
+			n, err = n+int(b.left), &http.MaxBytesError{Limit: b.limit}
+			b.left = 0
+		}
+	}
 	if err == io.EOF {
 		for k := range b.out {
 			b.out[k] = b.in[k]
@@ -60,6 +70,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.reading = false
+	b.all = b.all || err == io.EOF
 	if err != nil && err != io.EOF && !b.closed && !errors.Is(err, http.ErrBodyReadAfterClose) {
 		b.err = err
 	}
@@ -89,6 +100,32 @@ func (b *requestBody) end(broken bool) {
 		b.interrupt()
 	}
 	b.closed = true
+}
+
+// rest tells whether there is, or may be, a rest that nobody has read.
+func (b *requestBody) rest() bool {
+	if b == nil {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.all
+}
+
+// closeAfter has net/http close the connection of HTTP/1 after the answer that is
+// under way. With full duplex net/http reads on to the end of the body and, where it
+// cannot (a deadline, a broken chunk), takes what follows for the next request: a
+// client could send one inside a body, past a proxy in front. A body that is too long
+// is the one reason to close that can be given after the header.
+func closeAfter(w http.ResponseWriter) {
+	for {
+		u, ok := w.(interface{ Unwrap() http.ResponseWriter })
+		if !ok {
+			break
+		}
+		w = u.Unwrap()
+	}
+	_, _ = http.MaxBytesReader(w, io.NopCloser(strings.NewReader("x")), 0).Read(make([]byte, 1))
 }
 
 // failure returns what went wrong, nil where nothing did.

@@ -37,7 +37,7 @@
 // X-Real-IP and Forwarded are removed. Host is the name of the service, unless
 // Route.PreserveHost. The client gets X-Version, the version that was decided for the
 // service of the route, or stable, and X-Canary-Group where a sticky group was hashed; what
-// a service says in these is dropped.
+// a service says in these, as headers or trailers, is dropped.
 //
 // # When something fails
 //
@@ -47,7 +47,7 @@
 //
 //	404 no_route      no route takes host and path
 //	405 method        CONNECT
-//	413 too_large     more than http.MaxBytesReader allows, where one is outside
+//	413 too_large     more than WithMaxBody allows
 //	502 upstream      an instance was reached and gave no answer
 //	503 missing       no instance of the version, nor one that the policy allows in its place
 //	503 unhealthy     they are registered, and none can be reached
@@ -77,10 +77,16 @@
 // # Limits
 //
 //   - Time and size are limited by the http.Server: [NewServer] limits the header of
-//     a request (ten seconds, 64 KiB) and idle connections. Bodies are not limited;
-//     put http.MaxBytesHandler outside. Nor is the time of an answer, see
-//     [WithTimeout].
+//     a request (ten seconds, 64 KiB) and idle connections. Bodies are not limited,
+//     see [WithMaxBody]; nor is the time of an answer, see [WithTimeout]. Do not put
+//     http.MaxBytesHandler outside: it does not go with answers that begin before
+//     the request has ended.
+//   - An instance that dies over HTTP/1.1 before it answers is noticed when the client
+//     sends the next bytes of its body, or at the end of the timeout.
+//   - Where an answer has ended and the request's body was not read to its end, the
+//     connection of a client of HTTP/1 is closed.
 //   - Routes are fixed. Rules, instances and versions change while it runs.
+//   - A WebSocket or a stream that is open stays at its instance when rules change.
 //   - [http.Server.Shutdown] does not wait for WebSockets.
 //   - A shared cache in front of the gateway does not know versions: it hands the
 //     answer of one to users of another. Let it pass, or vary by what rules read.
@@ -101,6 +107,11 @@
 // nothing. Rules decide by headers, cookies, query and address, and whoever can
 // choose these can choose his version: where that matters, let code tell who the
 // user is, with grayhttp.WithAttr, behind your authentication.
+//
+// A header that the client names in Connection is for this hop (RFC 9110, section
+// 7.6.1): rules read it, the service does not get it. Where authentication outside
+// writes a header, a client can have it taken away like that; a service must not
+// serve a request that lacks it.
 //
 // Trust is given by the peer's address, and of two kinds, neither of which implies
 // the other. [grayhttp.WithTrustedProxies] is about the client's address and

@@ -113,6 +113,11 @@ func TestW2_ConnectionNamesOurHeaders(t *testing.T) {
 	assert.Equal(t, []string{"tenant=7,gray.channel=app,gray.version=v2.1.0"}, s.Header["Baggage"])
 	assert.NotContains(t, s.Header, "Connection")
 	assert.Contains(t, answer, "X-Version: v2.1.0\r\n")
+
+	raw(t, url, "GET / HTTP/1.1\r\nHost: shop.example\r\nX-User-ID: 10086\r\nConnection: close, X-User-ID\r\n\r\n")
+	s = rec.one(t)
+	assert.Equal(t, grayTag, s.tag.String(), "rules have read it")
+	assert.NotContains(t, s.Header, "X-User-Id")
 }
 
 func TestW3_WhoTheClientIs(t *testing.T) {

@@ -28,9 +28,10 @@ type exchange struct {
 	observed *observed // nil where nobody observes
 
 	version  [1]string
-	group    []string // nil where there is none
-	before   []field  // what else the answer held before the proxy: a cookie, headers of handlers outside
-	informed bool     // an informational answer has gone out
+	group    []string    // nil where there is none
+	trailer  http.Header // of the answer; its keys are those that were announced
+	before   []field     // what else the answer held before the proxy: a cookie, headers of handlers outside
+	informed bool        // an informational answer has gone out
 	wrote    bool
 	ended    bool // in good order, else by a panic
 }
@@ -66,6 +67,9 @@ func (x *exchange) WriteHeader(code int) {
 	x.restore(h)
 	x.decided(h)
 	x.ResponseWriter.WriteHeader(code)
+	for k := range x.trailer {
+		delete(h, k) // has gone out; the proxy adds the trailers to what is there
+	}
 }
 
 // restore puts back what an informational answer has cost.
@@ -98,7 +102,9 @@ func (x *exchange) inform(code int) {
 	for _, f := range x.before {
 		delete(h, f.key)
 	}
-	x.ResponseWriter.WriteHeader(code)
+	if x.in.ProtoAtLeast(1, 1) { // RFC 9110, section 15.2: not to HTTP/1.0
+		x.ResponseWriter.WriteHeader(code)
+	}
 }
 
 // Write implements [io.Writer].

@@ -26,7 +26,7 @@ const ReasonHeader = "X-Gray-Reason"
 const (
 	ReasonNoRoute  = "no_route"     // 404: no route takes the request
 	ReasonMethod   = "method"       // 405: CONNECT
-	ReasonTooLarge = "too_large"    // 413: the body is longer than http.MaxBytesReader allows
+	ReasonTooLarge = "too_large"    // 413: the body is longer than WithMaxBody allows
 	ReasonBody     = "request_body" // 400: the client did not send the body that it began
 	ReasonClosed   = "client_gone"  // 499: nobody waits for the answer
 	ReasonUpstream = "upstream"     // 502: an instance was reached and gave no answer
@@ -91,6 +91,9 @@ func (rt *route) failed(w http.ResponseWriter, out *http.Request, err error) {
 	default:
 		rt.limit.warn("gateway: request failed", slog.String("service", rt.Service), slog.String("reason", f.Reason), slog.Any("error", f.Err))
 	}
+	if x.in.ProtoMajor == 1 && x.body.rest() {
+		closeAfter(w) // and say so, as there is no header yet
+	}
 	rt.fail(w, x.in, f)
 }
 
@@ -99,8 +102,8 @@ func classify(ctx context.Context, body, err error) Failure {
 	var tooLarge *http.MaxBytesError
 	var timeout interface{ Timeout() bool }
 	switch {
-	case errors.As(body, &tooLarge):
-		return Failure{Status: http.StatusRequestEntityTooLarge, Reason: ReasonTooLarge, Err: body}
+	case errors.As(body, &tooLarge), errors.As(err, &tooLarge):
+		return Failure{Status: http.StatusRequestEntityTooLarge, Reason: ReasonTooLarge, Err: tooLarge}
 	case context.Cause(ctx) == errTimeout:
 		return Failure{Status: http.StatusGatewayTimeout, Reason: ReasonTimeout, Err: errors.Join(errTimeout, err)}
 	case errors.Is(ctx.Err(), context.Canceled):

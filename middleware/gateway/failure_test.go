@@ -289,21 +289,6 @@ func TestABrokenRequest(t *testing.T) {
 	assert.Empty(t, log.String())
 }
 
-func TestABodyThatIsTooLarge(t *testing.T) {
-	reg := memory.New()
-	upstream(t, reg, "order", "", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
-	g := newGateway(t, engine(t, whitelist), reg, gateway.WithRoutes(gateway.Route{Service: "order"}))
-	url := "http://" + serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.Body = http.MaxBytesReader(w, r.Body, 1000)
-		g.ServeHTTP(w, r)
-	}))
-	resp, err := newClient(t, "").Post(url, "text/plain", io.MultiReader(strings.NewReader(strings.Repeat("x", 5000))))
-	require.NoError(t, err)
-	defer resp.Body.Close()
-	assert.Equal(t, http.StatusRequestEntityTooLarge, resp.StatusCode)
-	assert.Equal(t, gateway.ReasonTooLarge, resp.Header.Get(gateway.ReasonHeader))
-}
-
 func TestErrorHandler(t *testing.T) {
 	failures := make(chan gateway.Failure, 1)
 	url := start(t, memory.New(), gateway.WithErrorHandler(func(w http.ResponseWriter, r *http.Request, f gateway.Failure) {

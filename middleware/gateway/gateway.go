@@ -68,7 +68,8 @@ func New(engine *rule.Engine, disc registry.Discovery, opts ...Option) (*Gateway
 		g.clients = append(g.clients, ways[i])
 	}
 	for _, rt := range t.routes {
-		rt.fail, rt.upgrades, rt.limit, rt.observers = c.fail, c.upgrades, &limiter{logger: c.logger}, c.observers
+		rt.fail, rt.upgrades, rt.maxBody, rt.observers = c.fail, c.upgrades, c.maxBody, c.observers
+		rt.limit = &limiter{logger: c.logger}
 		if rt.timeout = rt.Timeout; rt.timeout == 0 {
 			rt.timeout = c.timeout
 		}
@@ -132,19 +133,29 @@ func (rt *route) serve(w http.ResponseWriter, r *http.Request) {
 			proxy = rt.h2c
 		}
 	}
+	if len(rt.observers) > 0 {
+		x.observed = &observed{began: time.Now(), ctx: r.Context(), grpc: grpc}
+		r = r.WithContext(context.WithValue(r.Context(), observedKey{}, x.observed))
+		defer x.tell()
+	}
 	if r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody {
 		if r.ProtoMajor == 1 {
 			// net/http would throw the rest of the request away when the answer
 			// begins; the service may not have had it.
 			_ = http.NewResponseController(w).EnableFullDuplex()
 		}
-		x.body = newBody(w, r)
-		defer func() { x.body.end(!x.ended) }()
-	}
-	if len(rt.observers) > 0 {
-		x.observed = &observed{began: time.Now(), ctx: r.Context(), grpc: grpc}
-		r = r.WithContext(context.WithValue(r.Context(), observedKey{}, x.observed))
-		defer x.tell()
+		x.body = newBody(w, r, rt.maxBody)
+		defer func() {
+			x.body.end(!x.ended)
+			if r.ProtoMajor == 1 && x.body.rest() {
+				closeAfter(w)
+			}
+		}()
+		if rt.maxBody > 0 && r.ContentLength > rt.maxBody {
+			x.header, x.ended = r.Header, true
+			rt.failed(x, r, &http.MaxBytesError{Limit: rt.maxBody})
+			return
+		}
 	}
 	x.lend(r)
 	// A stream of gRPC has a header when it has its first message; how long that
@@ -152,12 +163,20 @@ func (rt *route) serve(w http.ResponseWriter, r *http.Request) {
 	if rt.timeout > 0 && !grpc {
 		ctx, cancel := context.WithCancelCause(r.Context())
 		defer cancel(nil)
-		x.timer = time.AfterFunc(rt.timeout, func() { cancel(errTimeout) })
+		x.timer = time.AfterFunc(rt.timeout, func() {
+			cancel(errTimeout)
+			if x.body != nil {
+				_ = x.body.Close() // for which a transport of HTTP/1 waits
+			}
+		})
 		defer x.timer.Stop()
 		r = r.WithContext(ctx)
 	}
 	proxy.ServeHTTP(x, r)
 	x.ended = true
+	// As trailers that the service did not announce.
+	delete(x.Header(), http.TrailerPrefix+edge.VersionHeader)
+	delete(x.Header(), http.TrailerPrefix+edge.GroupHeader)
 }
 
 // Close ends all watches and closes idle connections to instances. Requests under

@@ -63,6 +63,9 @@ func (x *exchange) take(res *http.Response) {
 		return
 	}
 	removeOptions(res.Header, res.Header["Connection"])
+	delete(res.Trailer, edge.VersionHeader)
+	delete(res.Trailer, edge.GroupHeader)
+	x.trailer = res.Trailer
 	if len(res.Trailer) > 0 {
 		// HTTP/2 has trailers beside a length, HTTP/1.1 has them in chunks alone.
 		delete(res.Header, "Content-Length")

@@ -57,6 +57,7 @@ type config struct {
 	client    []grayhttp.ClientOption
 	transport *http.Transport
 	timeout   time.Duration
+	maxBody   int64
 	upgrades  []string
 	fail      func(http.ResponseWriter, *http.Request, Failure)
 	observers []func(context.Context, Exchange)
@@ -82,6 +83,9 @@ func (c *config) check(engine *rule.Engine) error {
 	}
 	if c.timeout < 0 {
 		return fmt.Errorf("gateway: timeout %v, want 0 for none, or more", c.timeout)
+	}
+	if c.maxBody < 0 {
+		return fmt.Errorf("gateway: body of at most %d bytes, want 0 for any, or more", c.maxBody)
 	}
 	for _, p := range c.upgrades {
 		if name, _, _ := strings.Cut(p, "/"); p == "" || strings.EqualFold(p, "h2c") || strings.EqualFold(name, "http") || strings.EqualFold(name, "tls") {
@@ -180,6 +184,13 @@ func WithTransport(t *http.Transport) Option {
 // WithTimeout sets the Timeout of routes that have none of their own. The default is
 // 0: the gateway waits as long as the client does.
 func WithTimeout(d time.Duration) Option { return optionFunc(func(c *config) { c.timeout = d }) }
+
+// WithMaxBody limits the body of a request, in bytes; a longer one gets 413, or
+// breaks off where its length was not announced and the answer has begun. The default
+// is 0: any length. It is in place of [http.MaxBytesHandler], which writes into the
+// header of the answer while the body is read; here that may be when an answer of the
+// service is written there.
+func WithMaxBody(bytes int64) Option { return optionFunc(func(c *config) { c.maxBody = bytes }) }
 
 // WithUpgrades sets the protocols for which the gateway makes a tunnel, in place of
 // "websocket" alone. Nothing that runs through a tunnel meets rules; h2c and the

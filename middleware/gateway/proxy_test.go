@@ -15,6 +15,7 @@ import (
 	"net/http/httptrace"
 	"net/textproto"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/graylane/graylane/graytag"
+	"github.com/graylane/graylane/graytag/rule"
 	"github.com/graylane/graylane/middleware/gateway"
 	"github.com/graylane/graylane/registry/memory"
 )
@@ -129,6 +131,45 @@ func TestW4_ServerSentEvents(t *testing.T) {
 		assert.Equal(t, io.EOF, err, name)
 		require.NoError(t, resp.Body.Close())
 	}
+}
+
+// TestRollbackWhileAStreamIsOpen: who asks again is stable, what is open goes on.
+func TestRollbackWhileAStreamIsOpen(t *testing.T) {
+	reg := memory.New()
+	more := make(chan struct{})
+	upstream(t, reg, "order", "v2.1.0", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, "v2.1.0")
+		assert.NoError(t, http.NewResponseController(w).Flush())
+		<-more
+		fmt.Fprintln(w, "v2.1.0 still")
+	}))
+	upstream(t, reg, "order", "", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "stable") }))
+	store, e := rule.NewMemoryStore(), engine(t, `{}`)
+	first, err := store.Put(t.Context(), rule.Document{Data: []byte(whitelist)}, 0)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = e.Follow(ctx, store) })
+	defer func() { cancel(); wg.Wait() }()
+	url := "http://" + serve(t, newGateway(t, e, reg, gateway.WithRoutes(gateway.Route{Service: "order"})))
+	require.Eventually(t, func() bool { return e.Status().Revision == first }, 30*time.Second, time.Millisecond)
+
+	req, err := http.NewRequest(http.MethodGet, url, nil)
+	require.NoError(t, err)
+	req.Header.Set("X-User-ID", "10086")
+	open, err := newClient(t, "").Do(req)
+	require.NoError(t, err)
+	defer open.Body.Close()
+	second, err := store.Put(t.Context(), rule.Document{Data: []byte(`{"stop": true}`)}, first)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return e.Status().Revision == second }, 30*time.Second, time.Millisecond)
+	resp, body := get(t, newClient(t, ""), url, "X-User-ID", "10086")
+	assert.Equal(t, "stable", resp.Header.Get("X-Version"))
+	assert.Equal(t, "stable\n", body)
+	close(more)
+	rest, err := io.ReadAll(open.Body)
+	require.NoError(t, err)
+	assert.Equal(t, "v2.1.0\nv2.1.0 still\n", string(rest))
 }
 
 // TestTunnelsCarryNoRequests asks for an upgrade to HTTP/2 without TLS. A service
@@ -260,6 +301,54 @@ func TestTrailers(t *testing.T) {
 	}
 }
 
+// TestTrailersOfARequestWithALength come over HTTP/2 alone; on HTTP/1.1 there are none.
+func TestTrailersOfARequestWithALength(t *testing.T) {
+	reg := memory.New()
+	sum := make(chan string, 1)
+	upstream(t, reg, "order", "", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		sum <- r.Trailer.Get("X-Checksum")
+	}))
+	req, err := http.NewRequest(http.MethodPost, start(t, reg), strings.NewReader("body"))
+	require.NoError(t, err)
+	req.Trailer = http.Header{"X-Checksum": {"12"}}
+	send(t, newH2C(t), req)
+	assert.Equal(t, "12", <-sum)
+}
+
+// TestTrailersThatAreHeadersToo are kept apart, and those that the gateway has the say
+// in are dropped, announced and not.
+func TestTrailersThatAreHeadersToo(t *testing.T) {
+	reg := memory.New()
+	upstream(t, reg, "order", "", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Server-Timing", "header")
+		h["Trailer"] = []string{"Server-Timing"}
+		if r.URL.Path == "/announced" {
+			h["Trailer"] = []string{"X-Version, Server-Timing", "X-Canary-Group"}
+		}
+		_, _ = io.WriteString(w, "body")
+		h.Set("Server-Timing", "trailer")
+		for _, prefix := range []string{"", http.TrailerPrefix} {
+			h.Set(prefix+"X-Version", "v9")
+			h.Set(prefix+"X-Canary-Group", "theirs")
+		}
+	}))
+	for _, h2c := range []bool{false, true} {
+		g := newGateway(t, engine(t, whitelist), reg, gateway.WithRoutes(gateway.Route{Service: "order", H2C: h2c}))
+		url := "http://" + serve(t, g)
+		for name, client := range protocols(t) {
+			for _, path := range []string{"/announced", "/"} {
+				resp, _ := get(t, client, url+path)
+				what := fmt.Sprintf("%s, h2c to the service %v, %s", name, h2c, path)
+				assert.Equal(t, []string{"header"}, resp.Header["Server-Timing"], what)
+				assert.Equal(t, []string{"stable"}, resp.Header["X-Version"], what)
+				assert.Equal(t, http.Header{"Server-Timing": {"trailer"}}, resp.Trailer, what)
+			}
+		}
+	}
+}
+
 func TestInformationalAnswers(t *testing.T) {
 	reg := memory.New()
 	upstream(t, reg, "order", "v2.1.0", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -297,6 +386,9 @@ func TestInformationalAnswers(t *testing.T) {
 		assert.Equal(t, []string{"outside=1", "theirs=1"}, resp.Header["Set-Cookie"], name)
 		assert.NotContains(t, resp.Header, "Link", name)
 	}
+	old := raw(t, url, "GET / HTTP/1.0\r\nHost: x\r\nX-User-ID: 10086\r\n\r\n")
+	assert.Regexp(t, "^HTTP/1.0 200 OK\r\n", old, "RFC 9110, section 15.2: none to HTTP/1.0")
+	assert.Contains(t, old, "Set-Cookie: outside=1\r\n")
 }
 
 // TestTheProtocolToTheService goes over each protocol, from each protocol.

@@ -28,6 +28,7 @@ func (rt *route) rewrite(p *httputil.ProxyRequest) {
 	p.Out.Body = x // for the transport
 	if x.body != nil && len(p.In.Trailer) > 0 {
 		x.body.in, x.body.out = p.In.Trailer, p.Out.Trailer
+		p.Out.ContentLength = -1 // HTTP/1.1 has trailers in chunks alone
 	}
 	if p.In.Header == nil {
 		p.Out.Header = x.outgoing()

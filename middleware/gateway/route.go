@@ -58,6 +58,7 @@ type route struct {
 	scheme   string // towards the instances
 	timeout  time.Duration
 	upgrades []string
+	maxBody  int64
 	entrance http.Handler
 	proxy    *httputil.ReverseProxy
 	h2c      *httputil.ReverseProxy

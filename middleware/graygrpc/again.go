@@ -77,9 +77,18 @@ func (s *againStream) Header() (metadata.MD, error) {
 			continue
 		}
 		if s.current.Load() == at {
-			s.settled.Store(true)
+			s.settle()
 		}
 		return md, err
+	}
+}
+
+// settle ends the care. It waits for nobody: who sends may be waiting for what is
+// received.
+func (s *againStream) settle() {
+	if !s.settled.Load() && s.settled.CompareAndSwap(false, true) && s.mu.TryLock() {
+		s.kept = nil
+		s.mu.Unlock()
 	}
 }
 
@@ -167,14 +176,12 @@ func (s *againStream) RecvMsg(m any) error {
 		at := s.current.Load()
 		err := at.RecvMsg(m)
 		if err == nil || err == io.EOF {
-			if !s.settled.Load() {
-				s.settled.Store(true)
-			}
+			s.settle()
 			return err
 		}
 		refusal, ok := refused(err, s.service)
 		if !ok {
-			s.settled.Store(true)
+			s.settle()
 			return err
 		}
 		if !s.again(at, refusal) {

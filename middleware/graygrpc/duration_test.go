@@ -26,6 +26,7 @@ import (
 	"github.com/graylane/graylane/middleware/graygrpc"
 	"github.com/graylane/graylane/propagation"
 	"github.com/graylane/graylane/registry"
+	"github.com/graylane/graylane/registry/memory"
 )
 
 // durations returns a provider and a func that returns how many calls were measured,
@@ -256,4 +257,15 @@ func TestM2_UsersAreInNoMetric(t *testing.T) {
 		require.NoError(t, callUnary(graytag.NewContext(context.Background(), graytag.MustParse(sent)), conn))
 	}
 	assert.Equal(t, map[string]uint64{"other other OK": 2, "other stable OK": 1}, measured())
+
+	// Nor in those of a client.
+	clients, count := meter(t)
+	reg := memory.New()
+	_, err := reg.Register(context.Background(), registry.Instance{ID: "g1", Service: "inventory", Address: serve(t, &node{}), Metadata: map[string]string{"uid": "10086"}})
+	require.NoError(t, err)
+	conn = dial(t, "gray:///inventory", graygrpc.DialOptions(reg, byUser, graygrpc.WithMeterProvider(clients))...)
+	require.NoError(t, callUnary(graytag.NewContext(context.Background(), graytag.MustParse("uid=10086")), conn))
+	require.Error(t, callUnary(graytag.NewContext(context.Background(), graytag.MustParse("uid=10087")), conn))
+	assert.EqualValues(t, 1, count("graylane.route.decisions", "wanted=other", "served=other", "outcome=matched"))
+	assert.EqualValues(t, 1, count("graylane.route.decisions", "wanted=other", "served=none", "outcome=unavailable"))
 }

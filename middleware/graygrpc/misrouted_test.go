@@ -27,6 +27,7 @@ import (
 	"github.com/graylane/graylane/balancer/subset"
 	"github.com/graylane/graylane/graytag"
 	"github.com/graylane/graylane/middleware/graygrpc"
+	"github.com/graylane/graylane/propagation"
 	"github.com/graylane/graylane/registry"
 	"github.com/graylane/graylane/registry/memory"
 )
@@ -191,7 +192,12 @@ func TestNeverMoreThanOneTryElsewhere(t *testing.T) {
 				register(t, reg, fmt.Sprint("g", i), "order", "v2.1.0", addr)
 			}
 			conn := dial(t, "gray:///order", wrap(graygrpc.DialOptions(reg)...)...)
-			asked := int64(0)
+			require.Eventually(t, func() bool { // somebody else is connected
+				before := count("graylane.server.requests")
+				require.Error(t, callTagged(conn))
+				return count("graylane.server.requests") == before+2
+			}, 10*time.Second, time.Millisecond)
+			asked := count("graylane.server.requests")
 			for kind, call := range kinds {
 				err := call(graytag.NewContext(context.Background(), tag), conn, tag.String(), 2)
 				require.Equal(t, codes.FailedPrecondition, status.Code(err), kind)
@@ -329,8 +335,10 @@ func TestStreamsOfTwoGoroutinesAreSentAgain(t *testing.T) {
 	}
 	all.Wait()
 	// Asking for the header first is as good.
-	for range 2 {
-		stream, err := testgrpc.NewTestServiceClient(conn).FullDuplexCall(ctx)
+	traced, trace := propagation.TraceRoute(ctx)
+	defer trace.End()
+	for range 4 {
+		stream, err := testgrpc.NewTestServiceClient(conn).FullDuplexCall(traced)
 		require.NoError(t, err)
 		require.NoError(t, stream.Send(&testgrpc.StreamingOutputCallRequest{}))
 		md, err := stream.Header()
@@ -344,6 +352,72 @@ func TestStreamsOfTwoGoroutinesAreSentAgain(t *testing.T) {
 		assert.NotNil(t, stream.Context())
 		assert.Empty(t, stream.Trailer().Get("x-gray-misrouted"))
 	}
+	route, _ := trace.Hops()
+	outcomes := map[string]int{}
+	for _, h := range route {
+		outcomes[h.Outcome]++
+	}
+	assert.Equal(t, 4, outcomes["matched"])
+	assert.Positive(t, outcomes["misrouted"])
+	assert.Len(t, outcomes, 2)
+}
+
+// What ends otherwise than with a refusal ends as it does without us.
+func TestStreamsThatFail(t *testing.T) {
+	reg := memory.New()
+	n := &node{next: func(context.Context) error { return status.Error(codes.NotFound, "no") }}
+	register(t, reg, "s1", "order", "", serve(t, n))
+	client := testgrpc.NewTestServiceClient(dial(t, "gray:///order", graygrpc.DialOptions(reg)...))
+	ctx := graytag.NewContext(context.Background(), graytag.Tag{})
+	for range 5 {
+		both, err := client.FullDuplexCall(ctx)
+		require.NoError(t, err)
+		md, err := both.Header()
+		require.NoError(t, err)
+		assert.Nil(t, md)
+		assert.ErrorIs(t, both.Send(&testgrpc.StreamingOutputCallRequest{}), io.EOF)
+		_, err = both.Recv()
+		assert.Equal(t, codes.NotFound, status.Code(err))
+
+		input, err := client.StreamingInputCall(ctx)
+		require.NoError(t, err)
+		for input.Send(&testgrpc.StreamingInputCallRequest{}) == nil {
+		}
+		_, err = input.CloseAndRecv()
+		assert.Equal(t, codes.NotFound, status.Code(err))
+	}
+	assert.Len(t, n.seen(), 10)
+}
+
+// A server that is slow to read holds nobody up who receives.
+func TestStreamsThatBlock(t *testing.T) {
+	reg := memory.New()
+	release := make(chan struct{})
+	slow := &careless{stream: func(ss grpc.ServerStream) error {
+		if err := ss.SendMsg(&testgrpc.StreamingOutputCallResponse{}); err != nil {
+			return err
+		}
+		<-release
+		for ss.RecvMsg(&testgrpc.StreamingOutputCallRequest{}) == nil {
+		}
+		return nil
+	}}
+	register(t, reg, "s1", "order", "", serve(t, slow))
+	client := testgrpc.NewTestServiceClient(dial(t, "gray:///order", graygrpc.DialOptions(reg)...))
+	stream, err := client.FullDuplexCall(graytag.NewContext(context.Background(), graytag.Tag{}))
+	require.NoError(t, err)
+	sent := make(chan error, 1)
+	go func() {
+		in := &testgrpc.StreamingOutputCallRequest{Payload: &testgrpc.Payload{Body: make([]byte, 1<<20)}}
+		err := firstOf(stream.Send(in), stream.Send(in))
+		sent <- firstOf(err, stream.CloseSend())
+	}()
+	_, err = stream.Recv()
+	require.NoError(t, err, "while the other direction is full")
+	close(release)
+	require.NoError(t, <-sent)
+	_, err = stream.Recv()
+	assert.Equal(t, io.EOF, err)
 }
 
 func TestMisroutedCallsAreLogged(t *testing.T) {

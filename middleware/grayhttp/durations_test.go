@@ -96,8 +96,8 @@ func TestDurations(t *testing.T) {
 		"an empty write":  {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(nil); w.WriteHeader(500) }, "200", 0},
 		"flushes":         {func(w http.ResponseWriter, _ *http.Request) { w.(http.Flusher).Flush(); w.WriteHeader(500) }, "200", 0},
 		"created":         {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(201); w.WriteHeader(500) }, "201", 0},
-		"fails":           {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", 503) }, "503", 0},
-		"deadline":        {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "upstream", 504) }, "504", 0},
+		"fails":           {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusServiceUnavailable) }, "503", 0},
+		"deadline":        {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "upstream", http.StatusGatewayTimeout) }, "504", 0},
 		"nothing to copy": {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.Copy(w, failing{}); w.WriteHeader(502) }, "502", 0},
 		"copies": {func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.Copy(w, io.LimitReader(strings.NewReader("hello"), 5))

@@ -54,6 +54,13 @@
 // scrape before it died, and requests that it died of. A [rollout.Recorder] in the
 // gateway sees those.
 //
+// An instance that cannot be scraped is left out; the others are judged. Where the
+// label job names the service, this makes a window inconclusive in which any target
+// of the service was down, at the price that none is judged while instances come:
+//
+//	q := promsource.DefaultQueries()
+//	q.Scrapes += ` and on () min(min_over_time(up{$label=~"$service"$matchers}[$window])) == 1`
+//
 // # Faults
 //
 // An API that does not answer in time, says no, or sends what cannot be

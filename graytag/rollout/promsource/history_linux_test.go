@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -147,10 +148,21 @@ func TestHistories(t *testing.T) {
 	h.up("moved", "g:2", from(191, always))
 	h.served("moved", "g:2", "v2", "v2", "200", from(191, func(i int) float64 { return float64(5 * (i - 191)) }))
 
+	// One of two that cannot be scraped for a while.
+	down := func(i int) float64 {
+		if i >= 185 && i < 190 {
+			return 0
+		}
+		return 1
+	}
+	h.up("down", "g:1", always)
+	h.up("down", "g:2", down)
+	h.served("down", "g:1", "v2", "v2", "200", rising(5))
+
 	h.served("stale", "g:1", "v2", "v2", "200", until(188, rising(5)))
 	h.served("old", "g:1", "v2", "v2", "200", until(170, rising(5)))
 	h.served("once", "g:1", "v2", "v2", "200", from(200, until(200, fixed(100))))
-	h.served("nan", "g:1", "v2", "v2", "200", func(i int) float64 { return rising(5)(i) / float64(i-i) })
+	h.served("nan", "g:1", "v2", "v2", "200", fixed(math.NaN()))
 	h.served(`we"ird.\x`, "g:1", "v2.1|x", "v2.1|x", "200", rising(5))
 	h.served(`we"irdy\x`, "g:1", "v2.1|x", "v2.1|x", "200", rising(7))
 	h.served(`we"ird.\x`, "g:1", "v2", "v2", "200", rising(7))
@@ -222,6 +234,16 @@ func TestHistories(t *testing.T) {
 	list, err = ask(source(), "begun", "v2", 185, 195)
 	require.NoError(t, err)
 	assert.Equal(t, "v2 by v2: 90, 40 failed", show(list))
+
+	// Whoever wants that says that all targets have to be up, as the documentation has it.
+	strict := promsource.DefaultQueries()
+	strict.Scrapes += ` and on () min(min_over_time(up{$label=~"$service"$matchers}[$window])) == 1`
+	assert.Equal(t, "v2 by v2: 100, 0 failed", get("down", "v2"))
+	_, err = ask(source(promsource.WithQueries(strict)), "down", "v2", 180, 200)
+	assert.ErrorContains(t, err, "0 scrapes in the window")
+	list, err = ask(source(promsource.WithQueries(strict)), "down", "v2", 190, 210)
+	require.NoError(t, err)
+	assert.Equal(t, "v2 by v2: 100, 0 failed", show(list))
 
 	// A query that Prometheus does not understand.
 	_, err = ask(source(promsource.WithMatchers("nonsense")), "plain", "v2", 180, 200)
