@@ -30,6 +30,9 @@ func (p *Plan) Look(ctx context.Context, src Source, now time.Time) Report {
 	if len(p.Targets) == 0 {
 		r.add(Check{Name: CheckSource, Verdict: VerdictInconclusive, Why: "the plan names no version to look at", P: 1})
 	}
+	if len(p.Drift) > 0 {
+		r.add(Check{Name: CheckRules, Verdict: VerdictInconclusive, Why: fmt.Sprintf("somebody has changed the rules %q: they are not as the stage has them", p.Drift), P: 1})
+	}
 	for _, t := range p.Targets {
 		p.lookAt(ctx, src, t, &r)
 	}

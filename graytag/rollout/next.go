@@ -22,9 +22,9 @@ type Move struct {
 // alone: the same ones give the same move on every gateway.
 //
 // A fail goes before everything else, so that a breach in the tick that would have
-// promoted is a breach. A step forward needs the end of the hold and a pass. A
-// report about another stage, or one that is older than three evaluations, counts
-// as none.
+// promoted is a breach. A step forward needs the end of the hold and a pass, and
+// rules that are as the stage has them. A report about another stage, or one that is
+// older than three evaluations, counts as none.
 func (p *Plan) Next(r *Report, n Note) Move {
 	s := &p.State
 	none := Move{To: p.State}
@@ -35,6 +35,7 @@ func (p *Plan) Next(r *Report, n Note) Move {
 	switch {
 	case r.Verdict == VerdictFail:
 		return p.breach(r, n)
+	case len(p.Drift) > 0: // a step forward would undo what somebody has done by hand
 	case (phase == Running || phase == InternalOnly && p.Internal.Hold > 0) && r.Verdict == VerdictPass && !n.At.Before(s.Since.Add(p.hold(s.Stage))):
 		return p.advance(r, n)
 	}
@@ -58,7 +59,7 @@ func (p *Plan) breach(r *Report, n Note) Move {
 	case p.OnBreach == BreachFreeze:
 		kind, to = KindFrozen, p.State.clone()
 		to.Phase, to.Since, to.Who, to.Why = Frozen, n.At, n.Who, n.Why
-	case p.OnBreach == BreachPrevious && p.State.Stage > 1:
+	case p.OnBreach == BreachPrevious && p.State.Stage > 1 && len(p.Drift) == 0:
 		kind, to = KindWentBack, p.State.clone().enter(Paused, p.State.Stage-1, n)
 	}
 	if p.Mode == ModeSuggest {

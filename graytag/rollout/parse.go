@@ -127,7 +127,7 @@ func (c *checker) take(r *reading) {
 	if len(r.faults.list) > 0 {
 		return
 	}
-	p.Targets = c.targets(p)
+	p.Targets, p.Drift = c.targets(p), c.drift(p)
 	if p.State.Phase.governs() {
 		for _, id := range p.RuleIDs() {
 			c.owner[id] = r.id
@@ -305,6 +305,20 @@ func (c *checker) targets(p *Plan) (list []Target) {
 			if t := (Target{s, v}); v != "" && !slices.Contains(list, t) {
 				list = append(list, t)
 			}
+		}
+	}
+	return list
+}
+
+// drift returns the rules that are not as a plan under way, or done, has put them.
+func (c *checker) drift(p *Plan) (list []string) {
+	if !p.State.Phase.governs() {
+		return nil
+	}
+	for _, id := range p.RuleIDs() {
+		r := c.rules[id]
+		if !r.IsEnabled() || r.Percent.IsSet() && r.Percent != p.Percent(p.State.Stage) {
+			list = append(list, id)
 		}
 	}
 	return list

@@ -47,6 +47,10 @@ type Plan struct {
 	// Targets are what the analysis compares with stable. Parse makes them of the
 	// rules and of the services; they are not written.
 	Targets []Target
+	// Drift are the ids of rules that are not as State has them: somebody has
+	// switched them off, say, or changed their percentage. Such a plan goes no step
+	// forward by itself. Parse finds them; they are not written.
+	Drift []string
 }
 
 // Target is a version that a plan brings to a service; the service is "" for all
@@ -147,7 +151,7 @@ const (
 	// BreachRollback disables the rules of the plan: everybody is stable.
 	BreachRollback OnBreach = "rollback"
 	// BreachPrevious goes back by one stage and pauses there; from the first
-	// stage it is a rollback.
+	// stage, and from rules that somebody has changed by hand, it is a rollback.
 	BreachPrevious OnBreach = "previous"
 	// BreachFreeze leaves everything as it is until somebody decides.
 	BreachFreeze OnBreach = "freeze"
@@ -203,6 +207,7 @@ func (p *Plan) Clone() *Plan {
 	c.Rules, c.Internal.Rules = slices.Clone(p.Rules), slices.Clone(p.Internal.Rules)
 	c.Stages, c.Services = slices.Clone(p.Stages), slices.Clone(p.Services)
 	c.Analysis.Services, c.Targets = slices.Clone(p.Analysis.Services), slices.Clone(p.Targets)
+	c.Drift = slices.Clone(p.Drift)
 	c.State = p.State.clone()
 	return &c
 }
