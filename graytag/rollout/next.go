@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -23,8 +24,8 @@ type Move struct {
 //
 // A fail goes before everything else, so that a breach in the tick that would have
 // promoted is a breach. A step forward needs the end of the hold and a pass, and
-// rules that are as the stage has them. A report about another stage, or one that is
-// older than three evaluations, counts as none.
+// rules that are as the stage has them. A report about another stage or version,
+// or one that is older than three evaluations, counts as none.
 func (p *Plan) Next(r *Report, n Note) Move {
 	s := &p.State
 	none := Move{To: p.State}
@@ -45,10 +46,11 @@ func (p *Plan) Next(r *Report, n Note) Move {
 // reportsLast is for how many evaluations a report counts.
 const reportsLast = 3
 
-// about tells whether the report is about the present stage of p.
+// about tells whether the report is about the present stage of p. One from the
+// future, where a clock was set back, is none.
 func (r *Report) about(p *Plan, now time.Time) bool {
-	return r != nil && r.Stage == p.State.Stage && r.Entered.Equal(p.State.Entered) &&
-		now.Sub(r.Time) <= reportsLast*p.Analysis.Every
+	return r != nil && r.Stage == p.State.Stage && r.Entered.Equal(p.State.Entered) && slices.Equal(r.Targets, p.Targets) &&
+		now.Sub(r.Time).Abs() <= reportsLast*p.Analysis.Every
 }
 
 func (p *Plan) breach(r *Report, n Note) Move {
