@@ -148,18 +148,35 @@ func (c *checker) check(p *Plan, path, id string, f *faults) {
 			f.addf(at(path+".services", i), "not the name of a service")
 		}
 	}
-	if len(p.Services) == 0 && !f.has(path+".rules") {
-		p.Services = c.servicesOf(p.Rules)
-	}
-	for i, s := range p.Analysis.Services {
-		if !slices.Contains(p.Services, s) && !f.has(path+".services") {
-			f.addf(at(path+".analysis.services", i), "%q is not among the services of the plan, %q", shorten(s, 128), p.Services)
-		}
+	if !f.has(path+".rules") && !f.has(path+".services") {
+		c.checkServices(p, path, f)
 	}
 	if p.Analysis.Every > p.Analysis.Window {
 		f.addf(path+".analysis.every", "%s is longer than the window of %s", p.Analysis.Every, p.Analysis.Window)
 	}
 	checkState(p, path, f)
+}
+
+// checkServices fills in Services, and wants none to be forgotten: what is not named
+// is neither compared nor waited for in the end.
+func (c *checker) checkServices(p *Plan, path string, f *faults) {
+	named, all := c.servicesOf(p.Rules)
+	if len(p.Services) == 0 && !all {
+		p.Services = named
+	}
+	for _, s := range named {
+		if len(p.Services) > 0 && !slices.Contains(p.Services, s) {
+			f.addf(path+".services", "%q is missing: rules of the plan are about it", s)
+		}
+	}
+	for i, s := range p.Analysis.Services {
+		switch here := at(path+".analysis.services", i); {
+		case len(p.Services) > 0 && !slices.Contains(p.Services, s):
+			f.addf(here, "%q is not among the services of the plan, %q", shorten(s, 128), p.Services)
+		case !all && !slices.Contains(named, s):
+			f.addf(here, "no rule of the plan gives %q a version that could be compared", shorten(s, 128))
+		}
+	}
 }
 
 // checkRules looks at the rules whose percentage moves. They have to draw the
@@ -270,20 +287,20 @@ func cutService(key, routing string) (service string, ok bool) {
 	return "", false
 }
 
-func (c *checker) servicesOf(ids []string) []string {
-	named := map[string]bool{}
+// servicesOf returns the services that rules give a version to, and whether there is
+// a rule for all services among them.
+func (c *checker) servicesOf(ids []string) (named []string, all bool) {
+	found := map[string]bool{}
 	for _, id := range ids {
 		if r := c.rules[id]; r != nil {
 			for s := range c.versions(r) {
-				named[s] = true
+				found[s] = true
 			}
 		}
 	}
-	delete(named, "")
-	if len(named) == 0 {
-		return nil
-	}
-	return slices.Sorted(maps.Keys(named))
+	all = found[""]
+	delete(found, "")
+	return slices.Sorted(maps.Keys(found)), all
 }
 
 // targets returns what the analysis compares, service by service.
@@ -292,8 +309,9 @@ func (c *checker) targets(p *Plan) (list []Target) {
 	if len(services) == 0 {
 		services = p.Services
 	}
-	if len(services) == 0 {
-		services = []string{""}
+	if len(services) == 0 { // there is a rule for all services
+		services, _ = c.servicesOf(p.Rules)
+		services = append([]string{""}, services...)
 	}
 	for _, s := range services {
 		for _, id := range p.Rules {
