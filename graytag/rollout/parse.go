@@ -17,8 +17,8 @@ type Plans map[string]*Plan
 // is, and reports every fault; see [Faults]. A plan with a fault keeps none of
 // the others from working: those are returned also where the error is not nil.
 //
-// It never panics, and its time and memory are linear in the plans, whose size
-// is bounded.
+// It never panics. The plans are bounded; its time and memory are about linear in
+// them and in the rules that they name.
 func Parse(set *rule.Set) (Plans, error) {
 	if set == nil || len(set.Plans) == 0 {
 		return Plans{}, nil
@@ -210,6 +210,9 @@ func (c *checker) checkRules(p *Plan, path string, f *faults) {
 			f.addf(here, "rule %s draws its users by hashBy %q, rule %s by %q: give them one hashBy, so that a user is gray on all services or on none",
 				id, r.EffectiveHashBy(), first.ID, first.EffectiveHashBy())
 		}
+	}
+	if !f.has(path) {
+		c.checkUsers(p, path, f)
 	}
 }
 

@@ -26,7 +26,9 @@ type Plan struct {
 	// ID is the key in plans. It follows the rules for the id of a rule.
 	ID string
 	// Rules are the ids of the rules whose percentage moves, all of them in one
-	// write. Each has a percent, and all share salt and hashBy.
+	// write. Each has a percent, and all share salt and hashBy. What else they ask
+	// for, match, from and until, is the same for every service: of one rule, or of
+	// several together.
 	Rules []string
 	// Internal is the whitelist that comes before the first percentage.
 	Internal Internal
