@@ -20,12 +20,23 @@ type Plans map[string]*Plan
 // It never panics. The plans are bounded; its time and memory are about linear in
 // them and in the rules that they name.
 func Parse(set *rule.Set) (Plans, error) {
+	plans := Plans{}
+	read, all := readPlans(set)
+	for _, r := range read {
+		all.list = append(all.list, r.faults.list...)
+		if len(r.faults.list) == 0 {
+			plans[r.id] = r.plan
+		}
+	}
+	return plans, all.err()
+}
+
+// readPlans reads and checks all plans. The faults are of none of them.
+func readPlans(set *rule.Set) (read []*reading, all faults) {
 	if set == nil || len(set.Plans) == 0 {
-		return Plans{}, nil
+		return nil, all
 	}
 	c := newChecker(set)
-	var read []*reading
-	var all faults
 	for i, id := range slices.Sorted(maps.Keys(set.Plans)) {
 		if i == MaxPlans {
 			all.addf("plans", "%d plans, at most %d are allowed", len(set.Plans), MaxPlans)
@@ -39,14 +50,7 @@ func Parse(set *rule.Set) (Plans, error) {
 	for _, r := range inTurn {
 		c.take(r)
 	}
-	plans := Plans{}
-	for _, r := range read {
-		all.list = append(all.list, r.faults.list...)
-		if len(r.faults.list) == 0 {
-			plans[r.id] = r.plan
-		}
-	}
-	return plans, all.err()
+	return read, all
 }
 
 // ParseDocument is [Parse] for the text of a rule document.
@@ -403,7 +407,7 @@ func checkStage(s *State, path string, stages int, f *faults) {
 	if s.Stage < low || s.Stage > high {
 		f.addf(path+".stage", "%d: must be between %d and %d where the phase is %s", s.Stage, low, high, s.Phase)
 	}
-	if s.Since.IsZero() {
+	if s.Since.IsZero() && s.Phase != RolledBack { // a rollback is never refused
 		f.addf(path+".since", "required")
 	}
 }

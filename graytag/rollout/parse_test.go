@@ -127,6 +127,10 @@ func TestAFaultyPlanLeavesTheOthersAlone(t *testing.T) {
 	assert.NotNil(t, plans["lane"])
 	assert.ErrorContains(t, err, "plans.bad id!: an id consists of")
 	assert.ErrorContains(t, err, "plans.bad.rules[0]: no rule has the id")
+
+	_, err = rollout.SetState([]byte(strings.Replace(doc, `"bad id!"`, `"bad.2"`, 1)), "bad", rollout.State{})
+	assert.ErrorContains(t, err, "plans.bad.rules[0]")
+	assert.NotContains(t, err.Error(), "plans.bad.2", "only its own faults")
 }
 
 func TestARuleIsGovernedByOnePlan(t *testing.T) {
@@ -184,4 +188,8 @@ func TestMarshalJSONOfAPlanMadeInCode(t *testing.T) {
 	text, err := json.Marshal(p)
 	require.NoError(t, err)
 	assert.Equal(t, `{"id":"p","rules":["order"],"stages":[{"percent":100,"hold":"1m0s"}]}`, string(text))
+	p = &rollout.Plan{ID: "lane", Rules: []string{"order"}, Stages: p.Stages, Internal: rollout.Internal{Hold: time.Minute}}
+	text, err = json.Marshal(p)
+	require.NoError(t, err)
+	assert.Equal(t, time.Minute, plan(t, withPlan(string(text))).Internal.Hold)
 }

@@ -43,7 +43,8 @@ func Evaluate(ctx context.Context, store rule.Store, plan string, r *Report, n N
 // is written or ctx ends; give it as long as you can, and stop this process at once
 // by [rule.Engine.Load] of a set that stops where that must not wait for the store.
 // Where the document is faulty, and engines therefore decide by the last good one, it is
-// that one which comes back, rolled back; the faulty one is in the history.
+// that one which comes back, rolled back: the newest good one of the history, which
+// knows no more than was written through a store. The faulty one is in the history.
 func Run(ctx context.Context, store rule.Store, plan string, c Command, n Note) (*Event, error) {
 	n = n.now()
 	return update(ctx, store, func(data []byte) ([]byte, *Event, error) {

@@ -300,6 +300,16 @@ func TestDiff(t *testing.T) {
 	}
 	d = rollout.Diff([]byte(`{"z":{"a":1}}`), []byte(`{"z":{`+wide.String()+`"a":2}}`))
 	assert.Len(t, d, rollout.MaxDifferences)
+
+	deep := func(v string) []byte {
+		return []byte(strings.Repeat(`{"`+strings.Repeat("k", 100)+`":`, 3000) + v + strings.Repeat("}", 3000))
+	}
+	d = rollout.Diff(deep("1"), deep("2"))
+	require.Len(t, d, 1, "what lies deep differs as a whole")
+	assert.Less(t, len(d[0].Path), 5000)
+	d = rollout.Diff([]byte(`{"`+strings.Repeat("k", 1000)+`":1}`), []byte(`{}`))
+	assert.Less(t, len(d[0].Path), 200)
+	assert.Equal(t, []rollout.Difference{{Before: `{} {}`, After: `{}`}}, rollout.Diff([]byte(`{} {}`), []byte(`{}`)), "no JSON")
 }
 
 // What is in force is the last good document, so that is what has to be rolled back.
