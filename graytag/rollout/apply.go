@@ -77,9 +77,9 @@ func (d *document) bytes() ([]byte, error) {
 // the plan as s has them: one write moves them together. Nothing else in the text
 // changes. In detail: internal enables the rules of testers and sets the
 // percentages to 0; running, paused and frozen enable all rules, at the percentage
-// of the stage; done is 100 %; rolled back disables all; pending touches none, nor do
-// paused and frozen at the stage where the plan is: what somebody has switched off by
-// hand stays off.
+// of the stage; done is 100 %; rolled back disables all; pending touches none. At the
+// stage where the plan is, paused, frozen and the phase that it is in touch none
+// either: what somebody has switched off by hand stays off.
 //
 // The plan must be a good one, but for a rollback, which is done also where the
 // plan or its rules are faulty: it disables what it finds. A plan that does not
@@ -103,7 +103,7 @@ func SetState(data []byte, plan string, s State) ([]byte, error) {
 	}
 	switch phase := s.phase(); {
 	case phase == Pending:
-	case (phase == Paused || phase == Frozen) && p.State.Phase.live() && s.Stage == p.State.Stage:
+	case phase.live() && p.State.Phase.live() && s.Stage == p.State.Stage && (phase == Paused || phase == Frozen || phase == p.State.Phase):
 	case phase == InternalOnly:
 		d.setRules(p, zeroPercent)
 	default:

@@ -36,6 +36,11 @@ func TestWhatIsDoneByHandIsNotUndone(t *testing.T) {
 		assert.Equal(t, rollout.CheckRules, r.Checks[0].Name)
 		assert.Contains(t, r.Checks[0].Why, `"order"`)
 
+		s := p.State
+		s.Why = "another reason"
+		data, err = rollout.SetState([]byte(byHand), "lane", s)
+		require.NoError(t, err)
+		assert.Equal(t, order, rules(t, string(data))["order"])
 		for _, c := range []rollout.Command{rollout.CommandPause, rollout.CommandFreeze} {
 			stays := after(t, byHand, c)
 			assert.Equal(t, order, rules(t, stays)["order"], c)

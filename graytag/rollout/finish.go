@@ -2,7 +2,6 @@ package rollout
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/graylane/graylane/graytag/rule"
@@ -25,8 +24,7 @@ func (e *NotReadyError) Error() string {
 // rules: everybody gets stable, which has to be the new release by then. ready
 // returns how many READY stable instances of the new release a service has, by
 // whatever in their metadata tells; where it is none for one of the services of the
-// plan, those of the testers included, the error is a [*NotReadyError] and nothing
-// changes.
+// plan, the error is a [*NotReadyError] and nothing changes.
 func Finish(data []byte, plan string, ready func(service string) int, n Note) ([]byte, *Event, error) {
 	n = n.cut()
 	d, err := readDocument(data)
@@ -43,10 +41,8 @@ func Finish(data []byte, plan string, ready func(service string) int, n Note) ([
 	if len(p.Services) == 0 {
 		return nil, nil, &Error{Path: "plans." + plan + ".services", Reason: "name the services of the lane: all of them have to be ready before the rules are cleared"}
 	}
-	testers, _ := newChecker(d.set).servicesOf(p.Internal.Rules)
-	services := slices.Compact(slices.Sorted(slices.Values(slices.Concat(p.Services, testers))))
 	var missing []string
-	for _, s := range services {
+	for _, s := range p.Services {
 		if ready == nil || ready(s) < 1 {
 			missing = append(missing, s)
 		}

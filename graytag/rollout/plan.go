@@ -35,9 +35,9 @@ type Plan struct {
 	// Stages have growing percentages, above 0; the last one is 100.
 	Stages []Stage
 	// Services are those of the lane: the ones whose new release has to be there
-	// as stable before the rules are cleared, at least all that the rules name. Parse
-	// fills those in where no rule is for all services; a plan that has one may name
-	// them, and has to before it is finished.
+	// as stable before the rules are cleared, at least all that the rules name, those
+	// of the testers included. Parse fills those in where no rule of Rules is for all
+	// services; a plan that has one may name them, and has to before it is finished.
 	Services []string
 	// Analysis says when gray is worse than stable.
 	Analysis Analysis
