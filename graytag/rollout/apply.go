@@ -1,11 +1,11 @@
 package rollout
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/graylane/graylane/graytag/rule"
@@ -55,6 +55,11 @@ func (d *document) setState(plan string, s State) error {
 	}
 	plans, _ := find(d.fields, "plans")
 	p, _ := find(members(d.splice.text, plans.value), plan)
+	if was := salvage(plan, d.splice.text[p.value:p.end]).State; was.phase() != Pending {
+		if same, err := was.MarshalJSON(); err == nil && bytes.Equal(same, text) {
+			return nil // as somebody may have laid it out
+		}
+	}
 	d.splice.set(p.value, "state", text)
 	return nil
 }
@@ -72,7 +77,9 @@ func (d *document) bytes() ([]byte, error) {
 // the plan as s has them: one write moves them together. Nothing else in the text
 // changes. In detail: internal enables the rules of testers and sets the
 // percentages to 0; running, paused and frozen enable all rules, at the percentage
-// of the stage; done is 100 %; rolled back disables all; pending touches none.
+// of the stage; done is 100 %; rolled back disables all; pending touches none. At the
+// stage where the plan is, paused, frozen and the phase that it is in touch none
+// either: what somebody has switched off by hand stays off.
 //
 // The plan must be a good one, but for a rollback, which is done also where the
 // plan or its rules are faulty: it disables what it finds. A plan that does not
@@ -94,9 +101,10 @@ func SetState(data []byte, plan string, s State) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch s.phase() {
-	case Pending:
-	case InternalOnly:
+	switch phase := s.phase(); {
+	case phase == Pending:
+	case phase.live() && p.State.Phase.live() && s.Stage == p.State.Stage && (phase == Paused || phase == Frozen || phase == p.State.Phase):
+	case phase == InternalOnly:
 		d.setRules(p, zeroPercent)
 	default:
 		d.setRules(p, p.Percent(s.Stage))
@@ -138,21 +146,15 @@ func planOf(set *rule.Set, id string) (*Plan, error) {
 	if _, ok := set.Plans[id]; !ok {
 		return nil, &NoPlanError{id}
 	}
-	plans, err := Parse(set)
-	if p := plans[id]; p != nil {
-		return p, nil
-	}
-	var own faults
-	path := "plans." + shorten(id, 128)
-	for _, f := range Faults(err) {
-		if rest, ok := strings.CutPrefix(f.Path, path); ok && (rest == "" || rest[0] == '.' || rest[0] == '[') {
-			own.list = append(own.list, f)
+	read, tooMany := readPlans(set)
+	for _, r := range read {
+		if err := r.faults.err(); r.id == id && err != nil {
+			return nil, err
+		} else if r.id == id {
+			return r.plan, nil
 		}
 	}
-	if len(own.list) > 0 {
-		return nil, own.err()
-	}
-	return nil, err // there are too many plans
+	return nil, tooMany.err()
 }
 
 // rollback disables the rules of a plan. It trusts nothing in the plan but the

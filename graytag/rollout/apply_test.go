@@ -143,3 +143,22 @@ func TestFinishWantsToKnowTheServices(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, `{"rules":[],"plans":{}}`, string(data))
 }
+
+// A service that only testers are gray on, or that only a rule for all services
+// reaches, would be rolled back as well.
+func TestFinishForgetsNoService(t *testing.T) {
+	doc := strings.Replace(lane, `{"id": "testers", "priority": 100,`, `{"id": "testers", "priority": 100, "services": ["payment", "order"],`, 1)
+	doc = after(t, doc, rollout.CommandStart, rollout.CommandPromote, rollout.CommandPromote, rollout.CommandPromote, rollout.CommandPromote, rollout.CommandPromote)
+	ready := func(service string) int { return strings.Count("order inventory", service) }
+	_, _, err := rollout.Finish([]byte(doc), "lane", ready, note(t0))
+	var missing *rollout.NotReadyError
+	require.ErrorAs(t, err, &missing)
+	assert.Equal(t, []string{"payment"}, missing.Missing)
+
+	doc = `{"rules":[{"id":"all","percent":0,"salt":"s","tag":"version=v2;version.cart=v3"},{"id":"order","services":["order"],"percent":0,"salt":"s","tag":"version=v2"}],
+		"plans":{"lane":{"rules":["all","order"],"stages":[{"percent":100}]}}}`
+	assert.Equal(t, []rollout.Target{{Version: "v2"}, {Service: "cart", Version: "v3"}, {Service: "order", Version: "v2"}}, plan(t, doc).Targets)
+	doc = after(t, doc, rollout.CommandStart, rollout.CommandPromote)
+	_, _, err = rollout.Finish([]byte(doc), "lane", ready, note(t0))
+	assert.ErrorContains(t, err, "plans.lane.services: name the services")
+}

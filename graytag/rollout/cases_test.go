@@ -204,6 +204,24 @@ func TestR13_OnePlanOneChoiceOfUsers(t *testing.T) {
 		assert.Error(t, err, what)
 	}
 
+	// The rules of a service may be several, but have to choose the same users together.
+	conditions := func(order, orderToo, inventory string) error {
+		doc := `{"rules": [{"id": "order", "services": ["order"], "percent": 10, "salt": "s", ` + order + ` "tag": "version=v2"},
+			{"id": "too", "services": ["order"], "percent": 10, "salt": "s", ` + orderToo + ` "tag": "version=v2"},
+			{"id": "inventory", "services": ["inventory"], "percent": 10, "salt": "s", ` + inventory + ` "tag": "version=v2"}],
+			"plans": {"lane": {"rules": ["order", "too", "inventory"], "stages": [{"percent": 10}, {"percent": 100}]}}}`
+		_, err := rollout.ParseDocument([]byte(doc))
+		return err
+	}
+	const app, one = `{"attr": "channel", "op": "in", "values": ["ios", "app"]}`, `{"attr": "uid", "op": "prefix", "values": ["1"]}`
+	match := func(of ...string) string { return `"match": [` + strings.Join(of, ",") + `],` }
+	assert.NoError(t, conditions("", "", ""))
+	assert.NoError(t, conditions(match(app, one), match(app, one), match(one, strings.Replace(app, `"ios", "app"`, `"app", "ios"`, 1))), "in another order")
+	for _, c := range [][3]string{{match(app), match(app), ""}, {"", "", match(app)}, {match(app), match(one), match(app)}, {match(app), match(one), match(app, one)},
+		{"", "", `"until": "2027-01-01T00:00:00Z",`}, {`"from": "2026-01-01T00:00:00Z",`, `"from": "2026-01-01T00:00:00Z",`, ""}} {
+		assert.ErrorContains(t, conditions(c[0], c[1], c[2]), "plans.lane.rules[2]: rule inventory does not choose the users of rule order", c)
+	}
+
 	doc := after(t, lane, rollout.CommandStart, rollout.CommandPromote, rollout.CommandPromote)
 	e, err := rule.NewEngine(set(t, doc))
 	require.NoError(t, err)

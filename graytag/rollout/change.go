@@ -31,7 +31,11 @@ func Change(data []byte, plan string, c Command, n Note) ([]byte, *Event, error)
 	if err != nil {
 		return nil, nil, err
 	}
-	return p.write(data, Move{Kind: kindOf[c], To: to, Why: n.Why}, nil, n)
+	kind := kindOf[c]
+	if kind == KindPromoted && to.Phase == Done {
+		kind = KindDone
+	}
+	return p.write(data, Move{Kind: kind, To: to, Why: n.Why}, nil, n)
 }
 
 // salvage is a plan of which nothing but the state may be good.

@@ -12,7 +12,8 @@ const (
 	CommandStart Command = "start"
 	// CommandPause stays where it is until CommandResume; a breach still counts.
 	CommandPause Command = "pause"
-	// CommandResume goes on after a pause or a freeze; the hold starts anew.
+	// CommandResume goes on after a pause or a freeze, with the rules as the stage has
+	// them; the hold starts anew.
 	CommandResume Command = "resume"
 	// CommandPromote goes to the next stage whatever the samples say, and to done
 	// after the last.

@@ -73,8 +73,11 @@ func TestCommands(t *testing.T) {
 func TestPromoteGoesThroughAllStages(t *testing.T) {
 	doc := after(t, lane, rollout.CommandStart)
 	assert.Equal(t, map[string]string{"testers": "", "order": "0", "inventory": "0", "other": "7"}, rules(t, doc))
-	for _, percent := range []string{"1", "10", "50", "100", "100"} {
-		doc = after(t, doc, rollout.CommandPromote)
+	for i, percent := range []string{"1", "10", "50", "100", "100"} {
+		data, e, err := rollout.Change([]byte(doc), "lane", rollout.CommandPromote, note(t0))
+		require.NoError(t, err)
+		doc = string(data)
+		assert.Equal(t, i == 4, e.Kind == rollout.KindDone, "the end is the same, whoever brings it about")
 		assert.Equal(t, map[string]string{"testers": "", "order": percent, "inventory": percent, "other": "7"}, rules(t, doc))
 	}
 	assert.Equal(t, rollout.Done, plan(t, doc).State.Phase)
@@ -101,6 +104,13 @@ func TestRollbackAndRestore(t *testing.T) {
 	byHand := strings.Replace(back, `"tag": "version=v2",  "enabled": false`, `"tag": "version=v2"`, 1)
 	require.NotEqual(t, back, byHand)
 	assert.Equal(t, "off", rules(t, after(t, byHand, rollout.CommandRollback))["order"], "but for a rule that somebody has switched on")
+
+	laidOut := strings.Replace(back, `"state": {"phase":"rolled_back",`, `"state": { "phase": "rolled_back",`, 1)
+	require.NotEqual(t, back, laidOut)
+	data, e, err = rollout.Change([]byte(laidOut), "lane", rollout.CommandRollback, note(t0.Add(time.Hour)))
+	require.NoError(t, err)
+	assert.Nil(t, data, "nor one after somebody has laid the state out")
+	assert.Nil(t, e)
 
 	restored := after(t, back, rollout.CommandRestore)
 	assert.Equal(t, rules(t, doc), rules(t, restored))
@@ -148,4 +158,12 @@ func TestNotesAreCut(t *testing.T) {
 	s := plan(t, string(data)).State
 	assert.LessOrEqual(t, len(s.Why), rollout.MaxWhyBytes)
 	assert.Equal(t, e.To, s)
+}
+
+// Nothing but a time is missing: what comes of it has to be a plan that can be restored.
+func TestRollbackWithoutATime(t *testing.T) {
+	doc := after(t, lane, rollout.CommandStart, rollout.CommandPromote)
+	data, _, err := rollout.Change([]byte(doc), "lane", rollout.CommandRollback, rollout.Note{})
+	require.NoError(t, err)
+	assert.Equal(t, rules(t, doc), rules(t, after(t, string(data), rollout.CommandRestore)))
 }

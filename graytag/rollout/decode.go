@@ -368,7 +368,7 @@ func (d *decoder) baselines(path string, v any) map[string]Baseline {
 			b.Errors = uint64(d.whole(at+".errors", v, 0, math.MaxInt64))
 		}
 		if v, ok := m["p99"]; ok {
-			b.P99 = d.duration(at+".p99", v, 0, math.MaxInt64)
+			b.P99 = d.duration(at+".p99", v, 0, MaxLatency)
 		}
 		if b.Errors > b.Requests {
 			d.f.addf(at+".errors", "more than requests")

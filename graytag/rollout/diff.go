@@ -23,6 +23,7 @@ type Difference struct {
 const (
 	MaxDifferences = 200
 	maxShownBytes  = 300
+	maxPathBytes   = 4096 // deeper down, where no rule set is, values differ as a whole
 )
 
 // Diff returns where two rule documents differ, at most MaxDifferences places, in
@@ -33,7 +34,7 @@ func Diff(before, after []byte) []Difference {
 	}
 	a, errA := value(before)
 	b, errB := value(after)
-	if errA != nil || errB != nil {
+	if errA != nil || errB != nil || !json.Valid(before) || !json.Valid(after) { // value stops at the end of the first one
 		return []Difference{{Before: plain(before), After: plain(after)}}
 	}
 	var d differ
@@ -50,16 +51,18 @@ func (d *differ) add(path, before, after string) {
 }
 
 func (d *differ) compare(path string, a, b any) {
-	switch x := a.(type) {
-	case map[string]any:
-		if y, ok := b.(map[string]any); ok {
-			d.objects(path, x, y)
-			return
-		}
-	case []any:
-		if y, ok := b.([]any); ok {
-			d.arrays(path, x, y)
-			return
+	if len(path) < maxPathBytes {
+		switch x := a.(type) {
+		case map[string]any:
+			if y, ok := b.(map[string]any); ok {
+				d.objects(path, x, y)
+				return
+			}
+		case []any:
+			if y, ok := b.([]any); ok {
+				d.arrays(path, x, y)
+				return
+			}
 		}
 	}
 	if before, after := text(a), text(b); before != after {
@@ -71,9 +74,9 @@ func (d *differ) objects(path string, a, b map[string]any) {
 	names := maps.Clone(a)
 	maps.Copy(names, b)
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		at := name
+		at := shorten(name, 128)
 		if path != "" {
-			at = path + "." + shorten(name, 128)
+			at = path + "." + at
 		}
 		x, inA := a[name]
 		y, inB := b[name]

@@ -24,7 +24,8 @@
 //
 //	id        the key in plans, which may be left out
 //	rules     the rules whose percentage moves, all of them in one write; they share
-//	          salt and hashBy, so that a user is gray on all services or on none
+//	          salt and hashBy, and match, from and until are the same for every
+//	          service, so that a user is gray on all services or on none
 //	internal  rules: a whitelist without a percentage, which comes first;
 //	          hold: after which testers are enough, where the plan moves by itself
 //	stages    growing percentages, the last one 100; hold: for how long at least, "30m"

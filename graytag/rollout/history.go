@@ -58,8 +58,9 @@ func History(ctx context.Context, store rule.Store) ([]Revision, error) {
 // Restore puts a revision of the history in force again, where the document is
 // still at ifRevision, the one that the operator saw; else the error wraps
 // [rule.ErrConflict], for a restored document undoes whatever came in between, a
-// rollback included. A kill switch that is on stays on, and the holds of the plans
-// start anew.
+// rollback included. A kill switch that is on, be it in the last good document that
+// engines keep to while the present one is faulty, stays on, and the holds of the
+// plans start anew.
 func Restore(ctx context.Context, store rule.Store, revision, ifRevision uint64, n Note) (*Event, error) {
 	n = n.now().cut()
 	docs, err := store.History(ctx)
@@ -74,7 +75,11 @@ func Restore(ctx context.Context, store rule.Store, revision, ifRevision uint64,
 	if err != nil {
 		return nil, fmt.Errorf("rollout: restore: %w", err)
 	}
-	data, err := revived(docs[i].Data, now.Data, n.At)
+	present, err := lastGood(ctx, store, now.Data)
+	if err != nil {
+		return nil, fmt.Errorf("rollout: restore: %w", err)
+	}
+	data, err := revived(docs[i].Data, present, n.At)
 	if err != nil {
 		return nil, fmt.Errorf("rollout: restore: revision %d: %w", revision, err)
 	}

@@ -33,6 +33,7 @@ func (v Verdict) worse(o Verdict) Verdict {
 // The names of checks.
 const (
 	CheckSource     = "source"      // that the samples are there
+	CheckRules      = "rules"       // that the rules are as the stage has them
 	CheckMatched    = "matched"     // that gray served what wanted gray
 	CheckErrors     = "errors"      // the error rate against stable's
 	CheckErrorsMax  = "errors_max"  // the error rate against the limit

@@ -3,6 +3,7 @@ package rollout
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -16,6 +17,9 @@ type Report struct {
 	// nothing about another one.
 	Stage   int       `json:"stage"`
 	Entered time.Time `json:"entered"`
+	// Targets are those of the plan that the report is about: somebody may give the
+	// rules another version meanwhile.
+	Targets []Target `json:"-"`
 	// Baseline is how stable was in the newest window, by service, where it had the
 	// minimum of requests.
 	Baseline map[string]Baseline `json:"-"`
@@ -26,9 +30,12 @@ type Report struct {
 // it is not caught, and ctx bounds how long it may take.
 func (p *Plan) Look(ctx context.Context, src Source, now time.Time) Report {
 	now = now.UTC().Round(0)
-	r := Report{Verdict: VerdictPass, Time: now, Stage: p.State.Stage, Entered: p.State.Entered}
+	r := Report{Verdict: VerdictPass, Time: now, Stage: p.State.Stage, Entered: p.State.Entered, Targets: slices.Clone(p.Targets)}
 	if len(p.Targets) == 0 {
 		r.add(Check{Name: CheckSource, Verdict: VerdictInconclusive, Why: "the plan names no version to look at", P: 1})
+	}
+	if len(p.Drift) > 0 {
+		r.add(Check{Name: CheckRules, Verdict: VerdictInconclusive, Why: fmt.Sprintf("somebody has changed the rules %q: they are not as the stage has them", p.Drift), P: 1})
 	}
 	for _, t := range p.Targets {
 		p.lookAt(ctx, src, t, &r)

@@ -24,7 +24,7 @@ type planJSON struct {
 }
 
 type internalJSON struct {
-	Rules []string `json:"rules"`
+	Rules []string `json:"rules,omitempty"`
 	Hold  duration `json:"hold,omitempty"`
 }
 

@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -22,9 +23,9 @@ type Move struct {
 // alone: the same ones give the same move on every gateway.
 //
 // A fail goes before everything else, so that a breach in the tick that would have
-// promoted is a breach. A step forward needs the end of the hold and a pass. A
-// report about another stage, or one that is older than three evaluations, counts
-// as none.
+// promoted is a breach. A step forward needs the end of the hold and a pass, and
+// rules that are as the stage has them. A report about another stage or version,
+// or one that is older than three evaluations, counts as none.
 func (p *Plan) Next(r *Report, n Note) Move {
 	s := &p.State
 	none := Move{To: p.State}
@@ -35,6 +36,7 @@ func (p *Plan) Next(r *Report, n Note) Move {
 	switch {
 	case r.Verdict == VerdictFail:
 		return p.breach(r, n)
+	case len(p.Drift) > 0: // a step forward would undo what somebody has done by hand
 	case (phase == Running || phase == InternalOnly && p.Internal.Hold > 0) && r.Verdict == VerdictPass && !n.At.Before(s.Since.Add(p.hold(s.Stage))):
 		return p.advance(r, n)
 	}
@@ -44,10 +46,11 @@ func (p *Plan) Next(r *Report, n Note) Move {
 // reportsLast is for how many evaluations a report counts.
 const reportsLast = 3
 
-// about tells whether the report is about the present stage of p.
+// about tells whether the report is about the present stage of p. One from the
+// future, where a clock was set back, is none.
 func (r *Report) about(p *Plan, now time.Time) bool {
-	return r != nil && r.Stage == p.State.Stage && r.Entered.Equal(p.State.Entered) &&
-		now.Sub(r.Time) <= reportsLast*p.Analysis.Every
+	return r != nil && r.Stage == p.State.Stage && r.Entered.Equal(p.State.Entered) && slices.Equal(r.Targets, p.Targets) &&
+		now.Sub(r.Time).Abs() <= reportsLast*p.Analysis.Every
 }
 
 func (p *Plan) breach(r *Report, n Note) Move {
@@ -58,7 +61,7 @@ func (p *Plan) breach(r *Report, n Note) Move {
 	case p.OnBreach == BreachFreeze:
 		kind, to = KindFrozen, p.State.clone()
 		to.Phase, to.Since, to.Who, to.Why = Frozen, n.At, n.Who, n.Why
-	case p.OnBreach == BreachPrevious && p.State.Stage > 1:
+	case p.OnBreach == BreachPrevious && p.State.Stage > 1 && len(p.Drift) == 0:
 		kind, to = KindWentBack, p.State.clone().enter(Paused, p.State.Stage-1, n)
 	}
 	if p.Mode == ModeSuggest {

@@ -13,7 +13,7 @@ import (
 // report is one about the present stage of p.
 func report(p *rollout.Plan, v rollout.Verdict, at time.Time) *rollout.Report {
 	return &rollout.Report{
-		Verdict: v, Time: at, Stage: p.State.Stage, Entered: p.State.Entered,
+		Verdict: v, Time: at, Stage: p.State.Stage, Entered: p.State.Entered, Targets: p.Targets,
 		Checks:   []rollout.Check{{Name: rollout.CheckErrors, Verdict: v, Target: rollout.Target{Service: "order", Version: "v2"}, Why: "it says so"}},
 		Baseline: map[string]rollout.Baseline{"order": {Requests: 1000, Errors: 3}},
 	}
@@ -112,6 +112,10 @@ func TestReportsOfAnotherStageOrTimeDoNotCount(t *testing.T) {
 		"another stage":             func(r *rollout.Report) { r.Stage = 1 },
 		"the same stage, but later": func(r *rollout.Report) { r.Entered = t0.Add(-time.Hour) },
 		"an old report":             func(r *rollout.Report) { r.Time = now.Add(-31 * time.Second) },
+		"a report of the future":    func(r *rollout.Report) { r.Time = now.Add(31 * time.Second) },
+		"another version": func(r *rollout.Report) {
+			r.Targets = []rollout.Target{{Service: "inventory", Version: "v2"}, {Service: "order", Version: "v1"}}
+		},
 	} {
 		for _, v := range []rollout.Verdict{pass, fail} {
 			r := *report(p, v, now)

@@ -17,15 +17,26 @@ type Plans map[string]*Plan
 // is, and reports every fault; see [Faults]. A plan with a fault keeps none of
 // the others from working: those are returned also where the error is not nil.
 //
-// It never panics, and its time and memory are linear in the plans, whose size
-// is bounded.
+// It never panics. The plans are bounded; its time and memory are about linear in
+// them and in the rules that they name.
 func Parse(set *rule.Set) (Plans, error) {
+	plans := Plans{}
+	read, all := readPlans(set)
+	for _, r := range read {
+		all.list = append(all.list, r.faults.list...)
+		if len(r.faults.list) == 0 {
+			plans[r.id] = r.plan
+		}
+	}
+	return plans, all.err()
+}
+
+// readPlans reads and checks all plans. The faults are of none of them.
+func readPlans(set *rule.Set) (read []*reading, all faults) {
 	if set == nil || len(set.Plans) == 0 {
-		return Plans{}, nil
+		return nil, all
 	}
 	c := newChecker(set)
-	var read []*reading
-	var all faults
 	for i, id := range slices.Sorted(maps.Keys(set.Plans)) {
 		if i == MaxPlans {
 			all.addf("plans", "%d plans, at most %d are allowed", len(set.Plans), MaxPlans)
@@ -39,14 +50,7 @@ func Parse(set *rule.Set) (Plans, error) {
 	for _, r := range inTurn {
 		c.take(r)
 	}
-	plans := Plans{}
-	for _, r := range read {
-		all.list = append(all.list, r.faults.list...)
-		if len(r.faults.list) == 0 {
-			plans[r.id] = r.plan
-		}
-	}
-	return plans, all.err()
+	return read, all
 }
 
 // ParseDocument is [Parse] for the text of a rule document.
@@ -127,7 +131,7 @@ func (c *checker) take(r *reading) {
 	if len(r.faults.list) > 0 {
 		return
 	}
-	p.Targets = c.targets(p)
+	p.Targets, p.Drift = c.targets(p), c.drift(p)
 	if p.State.Phase.governs() {
 		for _, id := range p.RuleIDs() {
 			c.owner[id] = r.id
@@ -148,18 +152,36 @@ func (c *checker) check(p *Plan, path, id string, f *faults) {
 			f.addf(at(path+".services", i), "not the name of a service")
 		}
 	}
-	if len(p.Services) == 0 && !f.has(path+".rules") {
-		p.Services = c.servicesOf(p.Rules)
-	}
-	for i, s := range p.Analysis.Services {
-		if !slices.Contains(p.Services, s) && !f.has(path+".services") {
-			f.addf(at(path+".analysis.services", i), "%q is not among the services of the plan, %q", shorten(s, 128), p.Services)
-		}
+	if !f.has(path+".rules") && !f.has(path+".services") {
+		c.checkServices(p, path, f)
 	}
 	if p.Analysis.Every > p.Analysis.Window {
 		f.addf(path+".analysis.every", "%s is longer than the window of %s", p.Analysis.Every, p.Analysis.Window)
 	}
 	checkState(p, path, f)
+}
+
+// checkServices fills in Services, and wants none to be forgotten: what is not named
+// is neither compared nor waited for in the end.
+func (c *checker) checkServices(p *Plan, path string, f *faults) {
+	named, all := c.servicesOf(p.Rules)
+	lane, _ := c.servicesOf(p.RuleIDs()) // testers may be gray on more
+	if len(p.Services) == 0 && !all {
+		p.Services = lane
+	}
+	for _, s := range lane {
+		if len(p.Services) > 0 && !slices.Contains(p.Services, s) {
+			f.addf(path+".services", "%q is missing: rules of the plan are about it", s)
+		}
+	}
+	for i, s := range p.Analysis.Services {
+		switch here := at(path+".analysis.services", i); {
+		case len(p.Services) > 0 && !slices.Contains(p.Services, s):
+			f.addf(here, "%q is not among the services of the plan, %q", shorten(s, 128), p.Services)
+		case !all && !slices.Contains(named, s):
+			f.addf(here, "no rule of the plan gives %q a version that could be compared", shorten(s, 128))
+		}
+	}
 }
 
 // checkRules looks at the rules whose percentage moves. They have to draw the
@@ -193,6 +215,9 @@ func (c *checker) checkRules(p *Plan, path string, f *faults) {
 			f.addf(here, "rule %s draws its users by hashBy %q, rule %s by %q: give them one hashBy, so that a user is gray on all services or on none",
 				id, r.EffectiveHashBy(), first.ID, first.EffectiveHashBy())
 		}
+	}
+	if !f.has(path) {
+		c.checkUsers(p, path, f)
 	}
 }
 
@@ -270,20 +295,20 @@ func cutService(key, routing string) (service string, ok bool) {
 	return "", false
 }
 
-func (c *checker) servicesOf(ids []string) []string {
-	named := map[string]bool{}
+// servicesOf returns the services that rules give a version to, and whether there is
+// a rule for all services among them.
+func (c *checker) servicesOf(ids []string) (named []string, all bool) {
+	found := map[string]bool{}
 	for _, id := range ids {
 		if r := c.rules[id]; r != nil {
 			for s := range c.versions(r) {
-				named[s] = true
+				found[s] = true
 			}
 		}
 	}
-	delete(named, "")
-	if len(named) == 0 {
-		return nil
-	}
-	return slices.Sorted(maps.Keys(named))
+	all = found[""]
+	delete(found, "")
+	return slices.Sorted(maps.Keys(found)), all
 }
 
 // targets returns what the analysis compares, service by service.
@@ -292,8 +317,9 @@ func (c *checker) targets(p *Plan) (list []Target) {
 	if len(services) == 0 {
 		services = p.Services
 	}
-	if len(services) == 0 {
-		services = []string{""}
+	if len(services) == 0 { // there is a rule for all services
+		services, _ = c.servicesOf(p.Rules)
+		services = append([]string{""}, services...)
 	}
 	for _, s := range services {
 		for _, id := range p.Rules {
@@ -305,6 +331,20 @@ func (c *checker) targets(p *Plan) (list []Target) {
 			if t := (Target{s, v}); v != "" && !slices.Contains(list, t) {
 				list = append(list, t)
 			}
+		}
+	}
+	return list
+}
+
+// drift returns the rules that are not as a plan under way, or done, has put them.
+func (c *checker) drift(p *Plan) (list []string) {
+	if !p.State.Phase.governs() {
+		return nil
+	}
+	for _, id := range p.RuleIDs() {
+		r := c.rules[id]
+		if !r.IsEnabled() || r.Percent.IsSet() && r.Percent != p.Percent(p.State.Stage) {
+			list = append(list, id)
 		}
 	}
 	return list
@@ -368,7 +408,7 @@ func checkStage(s *State, path string, stages int, f *faults) {
 	if s.Stage < low || s.Stage > high {
 		f.addf(path+".stage", "%d: must be between %d and %d where the phase is %s", s.Stage, low, high, s.Phase)
 	}
-	if s.Since.IsZero() {
+	if s.Since.IsZero() && s.Phase != RolledBack { // a rollback is never refused
 		f.addf(path+".since", "required")
 	}
 }

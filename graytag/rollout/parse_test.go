@@ -100,6 +100,8 @@ func TestParseRefusesPlansThatMakeNoSense(t *testing.T) {
 		`{"rules": ["order"], "internal": {"rules": ["order"]}, "stages": [{"percent": 100}]}`:                                                                 "internal.rules[0]: rule order is among",
 		`{"rules": ["order"], "internal": {"rules": ["inventory"]}, "stages": [{"percent": 100}]}`:                                                             "internal.rules[0]: rule inventory has a percent",
 		`{"rules": ["order"], "stages": [{"percent": 100}], "analysis": {"services": ["cart"]}}`:                                                               `analysis.services[0]: "cart" is not among`,
+		`{"rules": ["order", "inventory"], "stages": [{"percent": 100}], "services": ["order", "cart"]}`:                                                       `services: "inventory" is missing`,
+		`{"rules": ["order"], "stages": [{"percent": 100}], "services": ["order", "cart"], "analysis": {"services": ["order", "cart"]}}`:                       `analysis.services[1]: no rule of the plan gives "cart" a version`,
 		state(`{"phase": "running", "since": "2026-12-01T00:00:00Z"}`):                                                                                         "state.stage: 0: must be between 1 and 2",
 		state(`{"phase": "running", "stage": 3, "since": "2026-12-01T00:00:00Z"}`):                                                                             "state.stage: 3: must be between 1 and 2",
 		state(`{"phase": "done", "stage": 1, "since": "2026-12-01T00:00:00Z"}`):                                                                                "state.stage: 1: must be between 2 and 2",
@@ -125,6 +127,10 @@ func TestAFaultyPlanLeavesTheOthersAlone(t *testing.T) {
 	assert.NotNil(t, plans["lane"])
 	assert.ErrorContains(t, err, "plans.bad id!: an id consists of")
 	assert.ErrorContains(t, err, "plans.bad.rules[0]: no rule has the id")
+
+	_, err = rollout.SetState([]byte(strings.Replace(doc, `"bad id!"`, `"bad.2"`, 1)), "bad", rollout.State{})
+	assert.ErrorContains(t, err, "plans.bad.rules[0]")
+	assert.NotContains(t, err.Error(), "plans.bad.2", "only its own faults")
 }
 
 func TestARuleIsGovernedByOnePlan(t *testing.T) {
@@ -182,4 +188,8 @@ func TestMarshalJSONOfAPlanMadeInCode(t *testing.T) {
 	text, err := json.Marshal(p)
 	require.NoError(t, err)
 	assert.Equal(t, `{"id":"p","rules":["order"],"stages":[{"percent":100,"hold":"1m0s"}]}`, string(text))
+	p = &rollout.Plan{ID: "lane", Rules: []string{"order"}, Stages: p.Stages, Internal: rollout.Internal{Hold: time.Minute}}
+	text, err = json.Marshal(p)
+	require.NoError(t, err)
+	assert.Equal(t, time.Minute, plan(t, withPlan(string(text))).Internal.Hold)
 }

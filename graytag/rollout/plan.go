@@ -26,15 +26,18 @@ type Plan struct {
 	// ID is the key in plans. It follows the rules for the id of a rule.
 	ID string
 	// Rules are the ids of the rules whose percentage moves, all of them in one
-	// write. Each has a percent, and all share salt and hashBy.
+	// write. Each has a percent, and all share salt and hashBy. What else they ask
+	// for, match, from and until, is the same for every service: of one rule, or of
+	// several together.
 	Rules []string
 	// Internal is the whitelist that comes before the first percentage.
 	Internal Internal
 	// Stages have growing percentages, above 0; the last one is 100.
 	Stages []Stage
 	// Services are those of the lane: the ones whose new release has to be there
-	// as stable before the rules are cleared. Parse fills in those that the rules
-	// name; a plan of rules for all services may name them.
+	// as stable before the rules are cleared, at least all that the rules name, those
+	// of the testers included. Parse fills those in where no rule of Rules is for all
+	// services; a plan that has one may name them, and has to before it is finished.
 	Services []string
 	// Analysis says when gray is worse than stable.
 	Analysis Analysis
@@ -47,6 +50,10 @@ type Plan struct {
 	// Targets are what the analysis compares with stable. Parse makes them of the
 	// rules and of the services; they are not written.
 	Targets []Target
+	// Drift are the ids of rules that are not as State has them: somebody has
+	// switched them off, say, or changed their percentage. Such a plan goes no step
+	// forward by itself. Parse finds them; they are not written.
+	Drift []string
 }
 
 // Target is a version that a plan brings to a service; the service is "" for all
@@ -147,7 +154,7 @@ const (
 	// BreachRollback disables the rules of the plan: everybody is stable.
 	BreachRollback OnBreach = "rollback"
 	// BreachPrevious goes back by one stage and pauses there; from the first
-	// stage it is a rollback.
+	// stage, and from rules that somebody has changed by hand, it is a rollback.
 	BreachPrevious OnBreach = "previous"
 	// BreachFreeze leaves everything as it is until somebody decides.
 	BreachFreeze OnBreach = "freeze"
@@ -203,6 +210,7 @@ func (p *Plan) Clone() *Plan {
 	c.Rules, c.Internal.Rules = slices.Clone(p.Rules), slices.Clone(p.Internal.Rules)
 	c.Stages, c.Services = slices.Clone(p.Stages), slices.Clone(p.Services)
 	c.Analysis.Services, c.Targets = slices.Clone(p.Analysis.Services), slices.Clone(p.Targets)
+	c.Drift = slices.Clone(p.Drift)
 	c.State = p.State.clone()
 	return &c
 }

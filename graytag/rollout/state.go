@@ -50,8 +50,8 @@ type State struct {
 	Entered time.Time
 	// Who and Why are for people.
 	Who, Why string
-	// Before is what a rollback or freeze has interrupted; nil in other phases. It
-	// has no Before itself.
+	// Before is what a rollback has interrupted, for CommandRestore; nil in other
+	// phases, and where the plan had not started. It has no Before itself.
 	Before *State
 	// Suggested are the suggestions that were made about this stage: each goes out once.
 	Suggested []Kind

@@ -43,7 +43,8 @@ func Evaluate(ctx context.Context, store rule.Store, plan string, r *Report, n N
 // is written or ctx ends; give it as long as you can. [Controller.Do] does so, and has it in
 // force in this process at once.
 // Where the document is faulty, and engines therefore decide by the last good one, it is
-// that one which comes back, rolled back; the faulty one is in the history.
+// that one which comes back, rolled back: the newest good one of the history, which
+// knows no more than was written through a store. The faulty one is in the history.
 func Run(ctx context.Context, store rule.Store, plan string, c Command, n Note) (*Event, error) {
 	n = n.now()
 	return update(ctx, store, func(data []byte) ([]byte, *Event, error) {
@@ -53,10 +54,11 @@ func Run(ctx context.Context, store rule.Store, plan string, c Command, n Note) 
 
 // Stop is the kill switch: everyone is stable, whatever the rules say, until
 // [Unstop]. It does not give up before ctx ends, as a rollback, and works where the
-// document is faulty or missing, too. The event is nil where it was on already.
+// document is faulty or missing, too: the last good one comes back for a faulty one,
+// as for a rollback. The event is nil where it was on already.
 func Stop(ctx context.Context, store rule.Store, n Note) (*Event, error) {
 	n = n.now()
-	return update(ctx, store, stopOrNot(true, n), writing{stubborn: true})
+	return update(ctx, store, stopOrNot(true, n), writing{stubborn: true, lastGood: true, anyway: true})
 }
 
 // Unstop puts the rules in force again. The holds of all plans start anew.
@@ -96,6 +98,7 @@ const (
 type writing struct {
 	stubborn bool // ends with its context alone, or with what no attempt can change
 	lastGood bool // takes a faulty document for the last good one
+	anyway   bool // and for what it is where the history cannot be read
 }
 
 func update(ctx context.Context, store rule.Store, decide Decide, how writing) (*Event, error) {
@@ -107,7 +110,9 @@ func update(ctx context.Context, store rule.Store, decide Decide, how writing) (
 		d, err := current(ctx, store)
 		data := d.Data
 		if err == nil && how.lastGood && d.Exists() {
-			data, err = lastGood(ctx, store, data)
+			if data, err = lastGood(ctx, store, data); err != nil && how.anyway {
+				data, err = d.Data, nil
+			}
 		}
 		if err == nil {
 			if tried != nil && d.Author == triedEvent.Who && bytes.Equal(d.Data, tried) {
@@ -118,7 +123,6 @@ func update(ctx context.Context, store rule.Store, decide Decide, how writing) (
 			if refused != nil || changed == nil {
 				return e, refused
 			}
-			tried, triedEvent = nil, nil
 			out := rule.Document{Data: changed}
 			if e != nil {
 				out.Author, out.Reason, out.Time = e.Who, e.reason(), e.Time
@@ -133,6 +137,7 @@ func update(ctx context.Context, store rule.Store, decide Decide, how writing) (
 			if large := (*rule.TooLargeError)(nil); errors.As(err, &large) {
 				return nil, err
 			}
+			// A conflict may be one with what was tried before.
 			if !errors.Is(err, rule.ErrConflict) && e != nil {
 				tried, triedEvent = changed, e
 			}

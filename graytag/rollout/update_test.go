@@ -300,6 +300,16 @@ func TestDiff(t *testing.T) {
 	}
 	d = rollout.Diff([]byte(`{"z":{"a":1}}`), []byte(`{"z":{`+wide.String()+`"a":2}}`))
 	assert.Len(t, d, rollout.MaxDifferences)
+
+	deep := func(v string) []byte {
+		return []byte(strings.Repeat(`{"`+strings.Repeat("k", 100)+`":`, 3000) + v + strings.Repeat("}", 3000))
+	}
+	d = rollout.Diff(deep("1"), deep("2"))
+	require.Len(t, d, 1, "what lies deep differs as a whole")
+	assert.Less(t, len(d[0].Path), 5000)
+	d = rollout.Diff([]byte(`{"`+strings.Repeat("k", 1000)+`":1}`), []byte(`{}`))
+	assert.Less(t, len(d[0].Path), 200)
+	assert.Equal(t, []rollout.Difference{{Before: `{} {}`, After: `{}`}}, rollout.Diff([]byte(`{} {}`), []byte(`{}`)), "no JSON")
 }
 
 // What is in force is the last good document, so that is what has to be rolled back.
@@ -332,4 +342,57 @@ func TestRollbackOverAFaultyDocument(t *testing.T) {
 	_, err = rollout.Run(t.Context(), s, "lane", rollout.CommandRollback, note(t0))
 	assert.Error(t, err, "without a document everything is stable")
 	assert.False(t, read(t, s).Exists())
+}
+
+// It is the last good document that is in force, and a kill switch in it is on.
+func TestStopOverAFaultyDocument(t *testing.T) {
+	doc := after(t, lane, rollout.CommandStart, rollout.CommandPromote)
+	s := filled(t, doc)
+	_, err := s.Put(t.Context(), rule.Document{Data: []byte(`{"rulez": []}`), Author: "bob"}, 1)
+	require.NoError(t, err)
+	stopped, err := rollout.Stop(t.Context(), s, note(t0))
+	require.NoError(t, err)
+	assert.True(t, set(t, string(read(t, s).Data)).Stop)
+
+	faulty, err := s.Put(t.Context(), rule.Document{Data: []byte("nonsense")}, stopped.Revision)
+	require.NoError(t, err)
+	e, err := rollout.Stop(t.Context(), s, note(t0))
+	require.NoError(t, err)
+	assert.Nil(t, e, "in what is in force it is on")
+	_, err = rollout.Restore(t.Context(), s, 1, faulty, note(t0))
+	require.NoError(t, err)
+	assert.True(t, set(t, string(read(t, s).Data)).Stop, "a restored revision does not switch it off")
+
+	_, err = rollout.Unstop(t.Context(), s, note(t0))
+	require.NoError(t, err)
+	assert.Equal(t, rules(t, doc), rules(t, string(read(t, s).Data)), "nothing is lost")
+
+	broken := &noHistory{filled(t, "nonsense")}
+	_, err = rollout.Stop(t.Context(), broken, note(t0))
+	require.NoError(t, err, "it waits for no history")
+	assert.True(t, set(t, string(read(t, broken).Data)).Stop)
+}
+
+type noHistory struct{ rule.Store }
+
+func (noHistory) History(context.Context) ([]rule.Document, error) { return nil, errDown }
+
+// The write whose answer was lost may come through after the next one has begun.
+func TestAWriteThatComesLateCountsOnce(t *testing.T) {
+	n, late := 0, func() {}
+	s := &faulty{Store: filled(t, after(t, lane, rollout.CommandStart))}
+	s.put = func(put func() (uint64, error)) (uint64, error) {
+		switch n++; n {
+		case 1:
+			late = func() { _, _ = put() }
+			return 0, errDown
+		case 2:
+			late()
+		}
+		return put()
+	}
+	e, err := rollout.Run(t.Context(), s, "lane", rollout.CommandRollback, note(t0))
+	require.NoError(t, err)
+	require.NotNil(t, e, "it was this call that rolled back: somebody has to be told")
+	assert.Equal(t, read(t, s).Revision, e.Revision)
 }

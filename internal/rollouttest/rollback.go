@@ -51,7 +51,7 @@ func RollbackRace(t testing.TB, store rule.Store, rng *rand.Rand) (promoted int)
 		for range 3 {
 			now = now.Add(time.Hour)
 			p := read(t, data) // what it has seen last, which may be old
-			r := rollout.Report{Verdict: rollout.VerdictPass, Time: now, Stage: p.State.Stage, Entered: p.State.Entered}
+			r := rollout.Report{Verdict: rollout.VerdictPass, Time: now, Stage: p.State.Stage, Entered: p.State.Entered, Targets: p.Targets}
 			e, err := rollout.Update(ctx, s, func(current []byte) ([]byte, *rollout.Event, error) {
 				changed, e, err := rollout.Step(current, "lane", &r, rollout.Note{Who: "controller", At: now})
 				if e != nil {
