@@ -26,8 +26,9 @@ type controllerConfig struct {
 	who      string
 }
 
-// WithElector lets one of several controllers lead. The default elects among the
-// controllers that this process does not have: a single one leads at once.
+// WithElector lets one of several controllers of the same store lead. The default is a
+// [LocalElector] of the controller's own: it always leads, which is right where there
+// is no other.
 func WithElector(e Elector) ControllerOption {
 	return controllerOption(func(c *controllerConfig) {
 		if e != nil {

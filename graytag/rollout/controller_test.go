@@ -286,6 +286,22 @@ func TestOneAlertForEachEvent(t *testing.T) {
 	})
 }
 
+func TestASuggestionLeavesTheRulesAsSomebodyHasPutThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, told := startedLane(t, rollout.ModeSuggest), &alerts{}
+		d := read(t, s)
+		off := strings.Replace(string(d.Data), `{"id": "order",`, `{"id": "order", "enabled": false,`, 1)
+		off = strings.Replace(off, `"salt": "lane",  "tag": "version=v2", "enabled": true`, `"salt": "lane",  "tag": "version=v2"`, 1)
+		_, err := s.Put(t.Context(), rule.Document{Data: []byte(off)}, d.Revision)
+		require.NoError(t, err)
+		require.Equal(t, "off", rules(t, off)["order"])
+		control(t, s, newFlow(broken), rollout.WithAlerter(told))
+		passTime(time.Hour)
+		assert.Equal(t, []rollout.Kind{rollout.KindSuggestBreach}, told.kinds())
+		assert.Equal(t, "off", rules(t, string(read(t, s).Data))["order"])
+	})
+}
+
 func TestSuggestionsAreToldOnceThoughTheStoreFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, told := startedLane(t, rollout.ModeSuggest), &alerts{}

@@ -70,9 +70,10 @@ func (c *Controller) rollBack(plan string, ids []string, decide Decide, refused 
 	return p, true
 }
 
-// howToWrite is a stubborn update; a faulty document is no obstacle, and the kill switch
-// has its own way with it.
-func howToWrite(plan string) writing { return writing{stubborn: true, lastGood: plan != ""} }
+// howToWrite is how [Run] and [Stop] write.
+func howToWrite(plan string) writing {
+	return writing{stubborn: true, lastGood: true, anyway: plan == ""}
+}
 
 // write writes p and tells of it. It returns when that is done, refused, or ctx ends.
 func (c *Controller) write(ctx context.Context, p *pending, how writing, decide Decide, refused func(error) bool) {

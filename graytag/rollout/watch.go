@@ -103,7 +103,14 @@ func step(data []byte, plan string, r *Report, n Note) ([]byte, *Event, error) {
 	}
 	s := e.From.clone()
 	s.Suggested = append(s.Suggested, e.Kind)
-	if changed, err = SetState(data, plan, s); err != nil {
+	d, err := readDocument(data) // and not SetState: the rules may be as somebody wants them
+	if err == nil {
+		err = d.setState(plan, s)
+	}
+	if err == nil {
+		changed, err = d.bytes()
+	}
+	if err != nil {
 		return nil, nil, err
 	}
 	e.To = s

@@ -225,7 +225,8 @@ func Example_rollout() {
 		if err != nil {
 			return err
 		}
-		go ctl.Run(ctx)                                                                  // in each of several gateways: rollout.WithElector, and one of them leads
+		go ctl.Run(ctx) // in each of several gateways: rollout.WithElector, and one of them leads
+
 		_, err = ctl.Do(ctx, "december", rollout.CommandStart, rollout.Note{Who: "ann"}) // or pause, promote, rollback, restore
 		// README: end
 

@@ -168,7 +168,7 @@ func LostUpdates(t testing.TB, store rule.Store, rng *rand.Rand, n int) (writes 
 			return func(s rule.Store) {
 				p := read(t, current(t, s).Data)
 				now := start.Add(after)
-				r := rollout.Report{Verdict: verdict, Time: now, Stage: p.State.Stage, Entered: p.State.Entered}
+				r := rollout.Report{Verdict: verdict, Time: now, Stage: p.State.Stage, Entered: p.State.Entered, Targets: p.Targets}
 				told(rollout.Evaluate(ctx, s, "lane", &r, rollout.Note{Who: who, At: now}))
 			}
 		}

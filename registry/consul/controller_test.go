@@ -93,7 +93,7 @@ func TestRollback_WriteToLastGrayDecision(t *testing.T) {
 		done := make(chan struct{})
 		for i, e := range engines {
 			deciding.Go(func() {
-				tick := time.NewTicker(100 * time.Microsecond)
+				tick := time.NewTicker(200 * time.Microsecond)
 				defer tick.Stop()
 				for was := true; ; {
 					if decided(e) == "v2" {
@@ -129,9 +129,10 @@ func TestRollback_WriteToLastGrayDecision(t *testing.T) {
 	}
 	slices.Sort(calls)
 	slices.Sort(writes)
-	t.Logf("rollback over %d gateways, %d trials: from the call to the last gray decision p50 %v, p99 %v; from the end of the write p50 %v, p99 %v",
-		gateways, trials, calls[trials/2], calls[trials*99/100], writes[trials/2], writes[trials*99/100])
-	assert.Less(t, calls[trials*99/100], 5*time.Second)
+	at50, at99 := trials/2-1, trials*99/100-1 // the nearest rank
+	t.Logf("rollback over %d gateways, %d trials, to the last gray decision: from the call p50 %v, p99 %v, most %v; from the end of the write p50 %v, p99 %v, most %v",
+		gateways, trials, calls[at50], calls[at99], calls[trials-1], writes[at50], writes[at99], writes[trials-1])
+	assert.Less(t, calls[at99], 5*time.Second)
 
 	call, _ := measure(func() {
 		_, err := rollout.Stop(t.Context(), store, rollout.Note{Who: "ann"})
