@@ -86,7 +86,8 @@
 //
 // A [Controller] does by itself what is above: it follows the store, looks at each plan
 // as often as the plan's analysis says, and writes what comes of it. Several gateways
-// may run one each; an [Elector] lets one of them lead.
+// may run one each; an [Elector] lets one of them lead. It judges by its own source: a
+// [Recorder] knows the requests of its own gateway, a share of all.
 //
 //	c, err := rollout.NewController(store, source, rollout.WithEngine(engine), rollout.WithAlerter(webhook))
 //	go c.Run(ctx)
@@ -113,12 +114,14 @@
 // others; many services mean more chances of a false alarm. A hold counts from the time
 // of the process that wrote the state: keep the clocks of controllers together.
 //
-// Of this package, a Controller alone starts goroutines, and Run waits for them.
+// A Controller and the electors start goroutines, which Run and Lead wait for; alerts of
+// commands that were given beside Run are waited for by [Controller.Flush].
 // Functions and the methods of a Plan change none of their arguments and may be called
 // at once.
 //
 // # Security
 //
 // Who may write the document decides who is gray: this package checks what is written,
-// not by whom. Names and reasons are cut to a length and end up in logs and alerts.
+// not by whom. Names and reasons are cut to a length and end up in logs and alerts; the
+// path of the URL of a webhook, and its headers, are in neither.
 package rollout
