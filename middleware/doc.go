@@ -68,7 +68,10 @@
 //
 // A request that falls back is counted under the version that was wanted and under
 // the one that served: whoever compares versions by graylane.server.duration takes
-// the series in which version and wanted are the same. Health checks and reflection of
+// the series in which version and wanted are the same. A request is counted in
+// graylane.server.requests when it arrives and in graylane.server.duration when it has
+// ended: for a version that is wanted, the one less the other is what is open, such as
+// streams that a rollback has left on it. Health checks and reflection of
 // gRPC are not counted, nor is what WithExempt names.
 //
 // # Spans, log lines, profiles

@@ -191,7 +191,7 @@ func (v *view) hashKey(r *compiled) (HashKey, bool) {
 
 // matches tells whether the rule matches a request that meets its access.
 func (v *view) matches(r *compiled, d *Decision) bool {
-	if !r.applies(v.r.Service) || !r.inForce(v.now) {
+	if !r.enabled || !r.applies(v.r.Service) || !r.inForce(v.now) {
 		return false
 	}
 	for i := range r.conditions {

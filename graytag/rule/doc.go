@@ -147,6 +147,9 @@
 // that nothing of plans and meta changes; [Schema] lets an editor complete names.
 // [Engine.Explain] answers why a request got what it got.
 //
+// [Engine.Suspend] switches rules off in one engine at once, for a rollback that is
+// not to wait for the store. It outlasts documents from before that rollback.
+//
 // # What is seen
 //
 // While an engine follows a store it shows graylane.rules.revision and

@@ -18,8 +18,10 @@ type Engine struct {
 
 	// mu guards what follows, and makes one change of current at a time. Deciding
 	// never takes it.
-	mu     sync.Mutex
-	health health
+	mu          sync.Mutex
+	health      health
+	base        base
+	suspensions []*Suspension
 }
 
 // state is the set in force, and where it came from.
@@ -49,7 +51,7 @@ func NewEngine(set *Set, opts ...Option) (*Engine, error) {
 
 // Load puts set, which it checks and does not keep, in force at once; nil is no rules.
 // On an error the set from before stays. Where the engine follows a store, the
-// next document from there replaces set.
+// next document from there replaces set. Suspensions stay.
 func (e *Engine) Load(set *Set) error {
 	if set == nil {
 		set = &Set{}
@@ -61,7 +63,7 @@ func (e *Engine) Load(set *Set) error {
 	}
 	p := compile(set)
 	e.mu.Lock()
-	e.current.Store(&state{program: p, loaded: time.Now()})
+	e.put(base{program: p, loaded: time.Now()})
 	e.mu.Unlock()
 	e.notify()
 	return nil
@@ -130,6 +132,10 @@ type Status struct {
 	// tells that the set sends everyone to stable all the same.
 	Rules   int
 	Stopped bool
+	// Suspended holds the ids that [Engine.Suspend] keeps from matching, and SuspendedAll
+	// tells that [Engine.SuspendAll] does so with all rules.
+	Suspended    []string
+	SuspendedAll bool
 	// Err says what keeps the newest document out of force, nil where it is in
 	// force or gone: a document that was refused, a store that cannot be read, or
 	// both. The last good set decides meanwhile.
@@ -148,8 +154,10 @@ type Status struct {
 func (e *Engine) Status() Status {
 	e.mu.Lock()
 	s, h := e.current.Load(), e.health
+	suspended, all := e.suspended()
 	e.mu.Unlock()
 	return Status{
+		Suspended: suspended, SuspendedAll: all,
 		Revision:    s.document.Revision,
 		Author:      s.document.Author,
 		Reason:      s.document.Reason,

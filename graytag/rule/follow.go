@@ -121,8 +121,8 @@ func (f *follower) take(ctx context.Context, d Document) {
 
 	e := f.engine
 	e.mu.Lock()
-	before := e.current.Load()
-	e.current.Store(&state{program: p, document: d, loaded: time.Now()})
+	before := e.base
+	e.put(base{program: p, document: d, loaded: time.Now()})
 	e.health.refused, e.health.revision = nil, 0
 	e.mu.Unlock()
 	e.notify()

@@ -59,6 +59,7 @@ func under(path, root string) bool { return path == root || strings.HasPrefix(pa
 var banned = map[string][]string{
 	"graytag":               {grpc, consul, "net/http", "go.opentelemetry.io/otel/metric", "go.opentelemetry.io/otel/trace"},
 	"graytag/rule":          {grpc, consul, "net/http"},
+	"graytag/rollout":       {grpc, consul},
 	"propagation":           {grpc, consul},
 	"registry":              {grpc, consul},
 	"registry/memory":       {grpc, consul},
@@ -75,6 +76,8 @@ var banned = map[string][]string{
 	"examples/http":         {grpc},
 	"internal/arrival":      {grpc, consul},
 	"internal/telemetry":    {grpc, consul},
+
+	"graytag/rollout/promsource": {grpc, consul},
 }
 
 func TestWhatPackagesLink(t *testing.T) {
@@ -102,7 +105,7 @@ var layers = map[string][]string{
 	"graytag/rollout": {"graytag"},
 	"propagation":     {"graytag"},
 	"registry":        {"registry", "graytag"},
-	"registry/consul": {"registry", "graytag", "graytag/rule"},
+	"registry/consul": {"registry", "graytag", "graytag/rule", "graytag/rollout"},
 	"balancer":        {"balancer", "registry", "graytag"},
 	"middleware":      {"middleware", "balancer", "registry", "propagation", "graytag"},
 	"examples":        {"examples", "middleware", "balancer", "registry", "propagation", "graytag"},

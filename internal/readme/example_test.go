@@ -2,6 +2,7 @@ package readme_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -14,6 +15,7 @@ import (
 	pb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/graylane/graylane/graytag"
+	"github.com/graylane/graylane/graytag/rollout"
 	"github.com/graylane/graylane/graytag/rule"
 	"github.com/graylane/graylane/middleware/gateway"
 	"github.com/graylane/graylane/middleware/graygrpc"
@@ -190,4 +192,48 @@ func Example_consul() {
 	_ = err // whether somebody runs an agent there is not ours to say
 	fmt.Println("built")
 	// Output: built
+}
+
+func Example_rollout() {
+	err := func() error {
+		ctx, stop := context.WithCancel(context.Background())
+		defer stop()
+		engine, err := rule.NewEngine(nil)
+		if err != nil {
+			return err
+		}
+		store := rule.NewMemoryStore()
+		_, err = store.Put(ctx, rule.Document{Data: []byte(`{
+			"rules": [
+				{"id": "order", "services": ["order"], "percent": 0, "salt": "december", "tag": "version=v2"},
+				{"id": "inventory", "services": ["inventory"], "percent": 0, "salt": "december", "tag": "version=v2"}],
+			"plans": {"december": {"rules": ["order", "inventory"], "stages": [{"percent": 1, "hold": "24h"}, {"percent": 100}]}}
+		}`)}, 0)
+		if err != nil {
+			return err
+		}
+		webhook := rollout.AlerterFunc(func(_ context.Context, e rollout.Event) error {
+			fmt.Println(e.Text())
+			return nil
+		})
+		// README: rollout
+		recorder, err := rollout.NewRecorder() // the gateway fills it: gateway.WithRecorder(recorder)
+		if err != nil {
+			return err
+		}
+		ctl, err := rollout.NewController(store, recorder, rollout.WithEngine(engine), rollout.WithAlerter(webhook))
+		if err != nil {
+			return err
+		}
+		go ctl.Run(ctx) // in each of several gateways: rollout.WithElector, and one of them leads
+
+		_, err = ctl.Do(ctx, "december", rollout.CommandStart, rollout.Note{Who: "ann"}) // or pause, promote, rollback, restore
+		// README: end
+
+		return errors.Join(err, ctl.Flush(ctx))
+	}()
+	if err != nil {
+		fmt.Println(err)
+	}
+	// Output: plan december: started, at 1 %
 }

@@ -24,7 +24,9 @@ var ErrClosed = fmt.Errorf("consul: %w", registry.ErrClosed)
 const closeTimeout = 5 * time.Second
 
 // Registry is HashiCorp Consul as a [registry.Registrar] and a
-// [registry.Discovery]; its [Registry.RuleStore] keeps rules there. It is safe for concurrent use. Create one with [New].
+// [registry.Discovery]; its [Registry.RuleStore] keeps rules there, its
+// [Registry.Elector] elects a leader. It is safe for concurrent use. Create one
+// with [New].
 type Registry struct {
 	config  config
 	client  *api.Client // clients.catalog
@@ -98,7 +100,8 @@ func (r *Registry) Watch(ctx context.Context, service string) iter.Seq2[[]regist
 
 // Close deregisters what is still registered through r, ends all watches and
 // background work, and returns when they have ended: after 5 s at most where
-// Consul does not answer. The error says what could not be deregistered. A second
+// Consul does not answer, and 2 s more where an [Elector] has a lock to release.
+// It also waits for the function that leads. The error says what could not be deregistered. A second
 // call does nothing and returns nil.
 func (r *Registry) Close() error {
 	r.mu.Lock()

@@ -1,5 +1,5 @@
 // Package consul registers instances with HashiCorp Consul, discovers them there,
-// and keeps gray rules in its KV store.
+// keeps gray rules in its KV store, and elects a leader by a lock in it.
 //
 //	reg, err := consul.New(nil) // CONSUL_HTTP_ADDR, CONSUL_HTTP_TOKEN, …
 //	if err != nil {
@@ -94,6 +94,23 @@
 // is no rules: everything is stable. A key that the token may not read is an error,
 // not a deleted key.
 //
+// # Leadership
+//
+// [Registry.Elector] lets one of several processes lead, the one that moves the
+// plans of package rollout for instance:
+//
+//	elector, err := reg.Elector("graylane/leader")
+//	if err != nil {
+//		return err
+//	}
+//	err = elector.Lead(ctx, func(ctx context.Context) error {
+//		// this process leads until ctx ends
+//	})
+//
+// A leader that ends is replaced at once, one that has died within 25 s. One that
+// cannot reach Consul stops to lead before Consul lets another one; [Elector] says
+// why, and what a person can do that breaks it.
+//
 // # Security
 //
 // Who can write services in Consul decides where traffic goes: use ACLs with
@@ -102,7 +119,13 @@
 //
 //	key_prefix "graylane/rules" { policy = "read" }
 //
-// and only what operators use needs "write" there. Without read access to the
+// and only what operators use, and the gateways that move plans, need "write" there.
+// Those that stand for leader also need
+//
+//	key "graylane/leader" { policy = "write" }
+//	session "NODE"        { policy = "write" } // NODE is the agent's own
+//
+// Without read access to the
 // history below the key, rules are followed all the same, and their author is not
 // known. Tokens are sent as a header and appear in no error and no log.
 package consul

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/consul/api"
 	"github.com/stretchr/testify/require"
 
+	"github.com/graylane/graylane/internal/consultest"
 	"github.com/graylane/graylane/registry"
 )
 
@@ -272,3 +273,24 @@ func (l *logBuffer) String() string {
 }
 
 func (l *logBuffer) lines() int { return strings.Count(l.String(), "\n") }
+
+// startWithACL runs an agent that denies what no policy allows, and returns what
+// makes clients with a policy of their own.
+func startWithACL(t *testing.T) (*consultest.Agent, func(name, rules string) *api.Config) {
+	t.Helper()
+	const root = "b6d8a1f4-6a54-4f0a-9b61-0d1f0c0a7a11"
+	agent := consultest.Start(t, map[string]any{"acl": map[string]any{
+		"enabled": true, "default_policy": "deny",
+		"tokens": map[string]any{"initial_management": root, "default": root},
+	}})
+	acl := agent.Client().ACL()
+	return agent, func(name, rules string) *api.Config {
+		policy, _, err := acl.PolicyCreate(&api.ACLPolicy{Name: name, Rules: rules}, nil)
+		require.NoError(t, err)
+		tok, _, err := acl.TokenCreate(&api.ACLToken{Policies: []*api.ACLLink{{ID: policy.ID}}}, nil)
+		require.NoError(t, err)
+		c := agent.Config()
+		c.Token = tok.SecretID
+		return c
+	}
+}

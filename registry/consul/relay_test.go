@@ -18,6 +18,7 @@ type relay struct {
 
 	mu    sync.Mutex
 	conns map[net.Conn]*pipe
+	dark  bool // swallow what new connections send, too
 	work  sync.WaitGroup
 }
 
@@ -60,8 +61,8 @@ func (r *relay) accept() {
 			_ = in.Close()
 			continue
 		}
-		p := &pipe{}
 		r.mu.Lock()
+		p := &pipe{held: r.dark}
 		r.conns[in], r.conns[out] = p, p
 		r.mu.Unlock()
 		for _, c := range [][2]net.Conn{{in, out}, {out, in}} {
@@ -102,6 +103,22 @@ func (r *relay) swallow() int {
 		p.mu.Unlock()
 	}
 	return len(r.conns) / 2
+}
+
+// blackout cuts off whoever uses the relay: nothing passes any more, and nobody is
+// told.
+func (r *relay) blackout() {
+	r.mu.Lock()
+	r.dark = true
+	r.mu.Unlock()
+	r.swallow()
+}
+
+// light lets new connections through again.
+func (r *relay) light() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.dark = false
 }
 
 // open returns how many connections were opened so far.

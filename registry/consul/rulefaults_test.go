@@ -284,21 +284,7 @@ func TestRuleStore_AnswerLost(t *testing.T) {
 // A policy for reading and one for writing, as the documentation has them; a token
 // that may not read is an error, never a deleted document.
 func TestRuleStore_ACL(t *testing.T) {
-	const root = "b6d8a1f4-6a54-4f0a-9b61-0d1f0c0a7a11"
-	agent := consultest.Start(t, map[string]any{"acl": map[string]any{
-		"enabled": true, "default_policy": "deny",
-		"tokens": map[string]any{"initial_management": root, "default": root},
-	}})
-	acl := agent.Client().ACL()
-	token := func(name, rules string) *api.Config {
-		policy, _, err := acl.PolicyCreate(&api.ACLPolicy{Name: name, Rules: rules}, nil)
-		require.NoError(t, err)
-		tok, _, err := acl.TokenCreate(&api.ACLToken{Policies: []*api.ACLLink{{ID: policy.ID}}}, nil)
-		require.NoError(t, err)
-		c := agent.Config()
-		c.Token = tok.SecretID
-		return c
-	}
+	_, token := startWithACL(t)
 	admin := ruleStore(t, open(t, token("writer", `key_prefix "graylane/rules" { policy = "write" }`)), rulesKey)
 	at := put(t, admin, setOf("v1"), 0)
 	at = put(t, admin, setOf("v2"), at)

@@ -102,13 +102,19 @@ func (s *RuleStore) begin(ctx context.Context) (context.Context, func(), error) 
 // get asks for a key once; nil is a key that is not there. With an index it waits
 // for a change.
 func (s *RuleStore) get(ctx context.Context, key string, index uint64, limit time.Duration) (*api.KVPair, *api.QueryMeta, error) {
+	return s.r.getKV(ctx, key, index, ruleWait, limit)
+}
+
+// getKV asks for a key once, in consistent mode; nil is a key that is not there.
+// With an index Consul holds the query for up to wait while nothing changes.
+func (r *Registry) getKV(ctx context.Context, key string, index uint64, wait, limit time.Duration) (*api.KVPair, *api.QueryMeta, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	q := &api.QueryOptions{RequireConsistent: true}
 	if index > 0 {
-		q.WaitIndex, q.WaitTime = index, ruleWait
+		q.WaitIndex, q.WaitTime = index, wait
 	}
-	p, meta, err := s.r.clients.kv.KV().Get(key, q.WithContext(ctx))
+	p, meta, err := r.clients.kv.KV().Get(key, q.WithContext(ctx))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -125,13 +131,17 @@ func (s *RuleStore) get(ctx context.Context, key string, index uint64, limit tim
 // must not make everything stable.
 var errNotConsul = errors.New("not found, without X-Consul-Index: this is no answer of Consul")
 
-// read asks for a key, and once more through a new connection where the one from
-// before is dead.
 func (s *RuleStore) read(ctx context.Context, key string) (*api.KVPair, error) {
-	p, _, err := s.get(ctx, key, 0, probeTimeout)
+	return s.r.readKV(ctx, key)
+}
+
+// readKV asks for a key, and once more through a new connection where the one from
+// before is dead.
+func (r *Registry) readKV(ctx context.Context, key string) (*api.KVPair, error) {
+	p, _, err := r.getKV(ctx, key, 0, 0, probeTimeout)
 	if err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
-		s.r.clients.idleKV()
-		p, _, err = s.get(ctx, key, 0, askTimeout)
+		r.clients.idleKV()
+		p, _, err = r.getKV(ctx, key, 0, 0, askTimeout)
 	}
 	return p, err
 }

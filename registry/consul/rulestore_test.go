@@ -173,6 +173,7 @@ func TestRuleStore_OnAgent(t *testing.T) {
 	}{
 		{"Conformance", rulesConformance},
 		{"AwkwardKey", rulesAwkwardKey},
+		{"O6_RollbackWinsEveryRace", rulesRollbackRaces},
 		{"EditedByHand", rulesEditedByHand},
 		{"HistoryIsBounded", rulesHistoryIsBounded},
 		{"ClockOfAnotherWriterIsAhead", rulesClockOfAnotherWriterIsAhead},

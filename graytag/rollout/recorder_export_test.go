@@ -1,0 +1,11 @@
+package rollout
+
+import "time"
+
+// WithRecorderClock replaces time.Now.
+func WithRecorderClock(now func() time.Time) RecorderOption {
+	return recorderOption(func(c *recorderConfig) { c.now = now })
+}
+
+// RecordAt is Record by another clock.
+func (r *Recorder) RecordAt(q Request, now time.Time) { r.record(&q, now) }
