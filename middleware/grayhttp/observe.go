@@ -31,26 +31,27 @@ func (s *server) serve(next http.Handler, w http.ResponseWriter, r, in *http.Req
 		}
 		measured = s.metrics.DurationEnabled(ctx)
 	}
-	if !measured && !traced && s.profiles == nil {
+	profiled := s.profiles != nil && !exempts(s.exempt, in.URL.Path)
+	if !measured && !traced && !profiled {
 		pass(next, w, r, in)
 		return
 	}
-	s.observe(next, w, r, in, a, measured, traced)
+	s.observe(next, w, r, in, a, measured, traced, profiled)
 }
 
-func (s *server) observe(next http.Handler, w http.ResponseWriter, r, in *http.Request, a *Arrival, measured, traced bool) {
+func (s *server) observe(next http.Handler, w http.ResponseWriter, r, in *http.Request, a *Arrival, measured, traced, profiled bool) {
 	ctx := in.Context()
 	var trace *hops.Trace
 	if traced {
 		ctx, trace = hops.Start(ctx)
 		defer trace.End()
 	}
-	if s.profiles != nil {
+	if profiled {
 		outer := ctx
 		defer s.profiles.End(outer)
 		ctx = s.profiles.Begin(ctx, graytag.FromContext(ctx))
 	}
-	if traced || s.profiles != nil {
+	if traced || profiled {
 		in = in.WithContext(ctx)
 	}
 	if !measured && !traced {
