@@ -73,5 +73,7 @@
 //
 // Each decision is counted (graylane.route.decisions), noted in the span of the RPC
 // or of its caller (gray.service, gray.version, gray.served, gray.outcome and
-// gray.reason), and told to the observer of the resolver.
+// gray.reason), and told to the observer of the resolver. What the values mean, and
+// what to look at when something is wrong, stands in package
+// [github.com/graylane/graylane/middleware].
 package balancer

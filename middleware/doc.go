@@ -115,6 +115,8 @@
 //     graylane.propagation.orphans; its attribute site is the line of the program, and a
 //     debug line says "call without the context of a request, the tag is lost here".
 //     Hand the context of the request on; grayvet finds such lines before they run.
+//     Where one function of the program makes all calls, the line is in that one, and
+//     grayvet names who calls it with another context.
 //   - The host is outside the system. The caller counts graylane.propagation.withheld
 //     with reason="host", and logs "the gray tag is withheld from a host outside the
 //     outbound scope". If the host is yours, allow it: WithInjectTo.
@@ -134,6 +136,12 @@
 //   - The instances of the version cannot be reached. The caller counts
 //     graylane.route.decisions with outcome="fallback_stable" and reason="unhealthy";
 //     over HTTP it logs "instance cannot be dialled, it is put aside".
+//   - The instance of the version refuses what it is sent (WithRejectMisrouted). The
+//     caller counts graylane.route.decisions with outcome="fallback_stable" and
+//     reason="unhealthy" though it can be reached; the instance counts
+//     graylane.server.requests with outcome="misrouted", and X-Gray-Route shows both
+//     tries, the first with outcome=misrouted. What it registers and what WithSelf was
+//     given, or its policy and that of the caller, are not the same.
 //   - The instances of the version are not enough yet. The caller counts
 //     graylane.route.decisions with reason="warming" (fewer than Policy.MinReady) or
 //     reason="connecting".

@@ -29,11 +29,17 @@ import (
 func overBoth(t *testing.T, test func(t *testing.T, tr transport) error) {
 	for _, tr := range []transport{
 		{name: "HTTP", serve: func(t testing.TB, self registry.Instance) *node { return serveHTTP(t, self, nil) },
+			refuse: func(t testing.TB, self registry.Instance) *node {
+				return serveHTTP(t, self, nil, grayhttp.WithRejectMisrouted())
+			},
 			open: func(t testing.TB, disc registry.Discovery, s *seen, p subset.Policy) func(context.Context) (string, error) {
 				c := client(t, disc, s, grayhttp.WithPolicy(p))
 				return func(ctx context.Context) (string, error) { return get(ctx, c, "http://inventory/") }
 			}},
 		{name: "gRPC", serve: func(t testing.TB, self registry.Instance) *node { return serveGRPC(t, self, nil) },
+			refuse: func(t testing.TB, self registry.Instance) *node {
+				return serveGRPC(t, self, nil, graygrpc.WithRejectMisrouted())
+			},
 			open: func(t testing.TB, disc registry.Discovery, s *seen, p subset.Policy) func(context.Context) (string, error) {
 				c := dial(t, disc, "inventory", s, graygrpc.WithPolicy(p), graygrpc.WithResolver(resolver.WithConnectWait(100*time.Millisecond)))
 				return func(ctx context.Context) (string, error) { return call(ctx, c) }
@@ -44,9 +50,10 @@ func overBoth(t *testing.T, test func(t *testing.T, tr transport) error) {
 }
 
 type transport struct {
-	name  string
-	serve func(testing.TB, registry.Instance) *node
-	open  func(testing.TB, registry.Discovery, *seen, subset.Policy) func(context.Context) (string, error)
+	name   string
+	serve  func(testing.TB, registry.Instance) *node
+	refuse func(testing.TB, registry.Instance) *node // what is not for it
+	open   func(testing.TB, registry.Discovery, *seen, subset.Policy) func(context.Context) (string, error)
 }
 
 func clientCallsAddress(t *testing.T, r row) {
@@ -100,6 +107,28 @@ func unreachable(t *testing.T, r row) {
 		if tr.name == "HTTP" {
 			assert.Equal(t, gone.Address, r.logs(t, caller, "instance cannot be dialled, it is put aside")["address"])
 		}
+		return err
+	})
+}
+
+func refusesItsVersion(t *testing.T, r row) {
+	overBoth(t, func(t *testing.T, tr transport) error {
+		reg, caller := memory.New(), newSeen(t)
+		tr.refuse(t, instance("inventory", "")).register(t, reg)
+		v3 := tr.refuse(t, instance("inventory", "v3"))
+		v3.register(t, reg, instance("inventory", "v2"))
+		ctx, trace := propagation.TraceRoute(gray())
+		defer trace.End()
+		id, err := tr.open(t, reg, caller, subset.Policy{})(ctx)
+		assert.Equal(t, "inventory-stable", id)
+		r.counts(t, caller, "graylane.route.decisions", "outcome", "fallback_stable", "reason", "unhealthy")
+		r.counts(t, v3.seen, "graylane.server.requests", "outcome", "misrouted")
+		r.names(t, "X-Gray-Route shows both tries, the first with outcome=misrouted")
+		route, _ := trace.Hops()
+		require.Len(t, route, 2)
+		assert.Equal(t, "misrouted", route[0].Outcome)
+		assert.Equal(t, "v3", route[0].Got)
+		assert.Equal(t, "fallback_stable", route[1].Outcome)
 		return err
 	})
 }

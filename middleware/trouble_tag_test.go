@@ -115,7 +115,9 @@ func hostOutside(t *testing.T, r row) {
 	}
 	ask()
 	r.counts(t, caller, "graylane.propagation.withheld", "reason", "host")
-	assert.Equal(t, "shop.example.com", r.logs(t, caller, "the gray tag is withheld from a host outside the outbound scope")["host"])
+	line := r.logs(t, caller, "the gray tag is withheld from a host outside the outbound scope")
+	assert.Equal(t, "shop.example.com", line["host"])
+	assert.Equal(t, "v2", line["gray.version"], "of the request whose tag it is")
 	assert.EqualValues(t, 1, shop.count(t, "graylane.server.requests", "wanted", "stable"))
 
 	r.names(t, "WithInjectTo")

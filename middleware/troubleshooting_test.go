@@ -17,6 +17,7 @@ var produced = []struct {
 	{"Gray requests land on stable instances", "The client calls an address", clientCallsAddress},
 	{"Gray requests land on stable instances", "No instance has the version", noInstanceHasTheVersion},
 	{"Gray requests land on stable instances", "The instances of the version cannot be reached", unreachable},
+	{"Gray requests land on stable instances", "The instance of the version refuses what it is sent (WithRejectMisrouted)", refusesItsVersion},
 	{"Gray requests land on stable instances", "The instances of the version are not enough yet", notEnoughYet},
 	{"Gray requests land on stable instances", "The list of instances is old", oldList},
 

@@ -32,7 +32,9 @@
 // so for goroutines and worker pools.
 //
 // The command [github.com/graylane/graylane/propagation/grayvet/cmd/grayvet] finds
-// the places where a program uses another context, or one that has ended.
+// the places where a program uses another context, or one that has ended. Where a tag
+// gets lost all the same, package [github.com/graylane/graylane/middleware] goes by
+// symptom from what is seen to its cause; [TraceRoute] asks for the way of one request.
 //
 // # Messages
 //

@@ -116,6 +116,7 @@ func (s *OutboundScope) Allows(host string) bool {
 // and says in removed whether there were any. What is withheld is counted every
 // time, and logged once per host.
 func (s *OutboundScope) Withhold(ctx context.Context, host string, removed bool) context.Context {
+	of := ctx // the request that the log line is about
 	if !graytag.FromContext(ctx).IsZero() || hasOwn(ctx) {
 		ctx = graytag.NewContext(ctx, graytag.Tag{})
 	} else if !removed {
@@ -133,7 +134,7 @@ func (s *OutboundScope) Withhold(ctx context.Context, host string, removed bool)
 	}
 	s.mu.Unlock()
 	if !known && !full {
-		s.logger.InfoContext(ctx, "graylane: the gray tag is withheld from a host outside the outbound scope", "host", host)
+		s.logger.InfoContext(of, "graylane: the gray tag is withheld from a host outside the outbound scope", "host", host)
 	}
 	return ctx
 }

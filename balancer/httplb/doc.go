@@ -55,6 +55,8 @@
 // request's context holds a span that records, a client span gets gray.service,
 // gray.version, gray.served, gray.outcome and gray.reason; any other gets an event
 // gray.decision with these. Without a meter and a tracer neither costs an allocation.
+// What the values mean, and what to look at when something is wrong, stands in package
+// [github.com/graylane/graylane/middleware].
 //
 // # Guarantees and limits
 //

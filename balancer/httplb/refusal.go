@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"io"
 	"net/http"
+	"strings"
 
 	"github.com/graylane/graylane/balancer/subset"
 	"github.com/graylane/graylane/graytag"
@@ -64,6 +65,22 @@ func (x *exchange) refused() *http.Response {
 	x.report(r.in, r.choice, r.wanted)
 	r.resp.Request = x.req
 	return r.resp
+}
+
+// tellRefusal tells the route of the request, where somebody gathers it, of the
+// refusal: it is a hop of its own, unless its answer is the one that the caller gets.
+func (x *exchange) tellRefusal(last *instance) {
+	c := hops.CallFromContext(x.req.Context())
+	if c == nil {
+		return
+	}
+	r := x.refusal
+	hop := x.decision(r.in, r.choice, r.wanted).hop()
+	if last == r.in {
+		c.Decided(hop) // and not whom the second try could not reach
+		return
+	}
+	c.Refused(hop, strings.Join(r.resp.Header[hops.RouteHeader], ", "))
 }
 
 // elsewhere chooses as if the instance at refused were down. It is for the one

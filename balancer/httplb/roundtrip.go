@@ -102,7 +102,7 @@ func (x *exchange) run() (*http.Response, error) {
 		v := x.s.view.Load()
 		in, choice, wanted := x.pick(v)
 		forced := false
-		if in == nil && x.refusal != nil {
+		if x.refusal != nil && (in == nil || len(x.down) > v.size) {
 			return x.refused(), nil
 		}
 		if in == nil && !x.forced {
@@ -303,6 +303,9 @@ func (x *exchange) decision(in *instance, choice *subset.Choice, wanted string) 
 
 func (x *exchange) report(in *instance, choice *subset.Choice, wanted string) {
 	x.observe(x.decision(in, choice, wanted))
+	if x.refusal != nil {
+		x.tellRefusal(in)
+	}
 }
 
 func (x *exchange) observe(d Decision) {

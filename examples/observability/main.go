@@ -146,6 +146,9 @@ func run(ctx context.Context, args []string, out io.Writer) (err error) {
 	if err := t.flush(); err != nil {
 		return err
 	}
+	if err := oneTrace(filepath.Join(dir, "traces.json"), out); err != nil {
+		return err
+	}
 	if err := logLines(filepath.Join(dir, "log.json"), out); err != nil {
 		return err
 	}

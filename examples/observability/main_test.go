@@ -3,8 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -29,45 +27,6 @@ func lastLine(out string) string {
 	return lines[len(lines)-1]
 }
 
-// span is what stdouttrace writes, as far as it is looked at.
-type span struct {
-	Name        string
-	SpanContext struct{ TraceID, SpanID string }
-	Parent      struct{ SpanID string }
-	Attributes  []pair
-	Events      []struct {
-		Name       string
-		Attributes []pair
-	}
-	Resource []pair
-}
-
-type pair struct {
-	Key   string
-	Value struct{ Value any }
-}
-
-func value(pairs []pair, key string) any {
-	for _, p := range pairs {
-		if p.Key == key {
-			return p.Value.Value
-		}
-	}
-	return nil
-}
-
-func spans(t *testing.T, name string) (all []span) {
-	t.Helper()
-	data, err := os.ReadFile(name)
-	require.NoError(t, err)
-	for line := range bytes.Lines(data) {
-		var s span
-		require.NoError(t, json.Unmarshal(line, &s))
-		all = append(all, s)
-	}
-	return all
-}
-
 func TestOutput(t *testing.T) {
 	dir := t.TempDir()
 	out := output(t, "-dir", dir)
@@ -77,6 +36,7 @@ func TestOutput(t *testing.T) {
 		`graylane_server_requests_total{outcome="matched",service_instance_id="inventory-v2",service_name="inventory",wanted="v2"} 50`,
 		`graylane_server_duration_seconds_count{service_instance_id="order-v2",service_name="order",status="200",version="v2",wanted="v2"} 50`,
 		`graylane_rules_revision{service_instance_id="entrance",service_name="entrance"} 1`,
+		"\n    order-v2 GET /orders/{id} gray.version=v2 gray.served=v2 gray.outcome=matched\n", "\n        inventory-v2 grpc.testing.TestService/UnaryCall gray.version=v2",
 		`"gray.version":"v2"`, `"gray.version":"stable"`,
 	} {
 		assert.Contains(t, out, want)
@@ -84,8 +44,10 @@ func TestOutput(t *testing.T) {
 	assert.NotContains(t, out, "misrouted")
 
 	// Each request is one trace: entrance, order, its call, inventory.
+	all, err := spansOf(filepath.Join(dir, "traces.json"))
+	require.NoError(t, err)
 	traces := map[string][]span{}
-	for _, s := range spans(t, filepath.Join(dir, "traces.json")) {
+	for _, s := range all {
 		traces[s.SpanContext.TraceID] = append(traces[s.SpanContext.TraceID], s)
 	}
 	require.Len(t, traces, 200)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/graylane/graylane/balancer/subset"
 	"github.com/graylane/graylane/graytag"
+	"github.com/graylane/graylane/internal/hops"
 	"github.com/graylane/graylane/internal/telemetry"
 	"github.com/graylane/graylane/registry"
 )
@@ -70,6 +71,26 @@ func (s *Self) Selector() *subset.Selector { return s.selector }
 
 // Version returns the own version, "" for stable.
 func (s *Self) Version() string { return s.version }
+
+// Labels returns what metrics show of a: where versions are names of people, none of them.
+func (s *Self) Labels(a *subset.Arrival) (version, wanted string) {
+	if s.Hidden() {
+		return telemetry.Hide(a.Version), telemetry.Hide(a.Wanted)
+	}
+	return a.Version, a.Wanted
+}
+
+// Hop is a on the route of its request, at the instance of that ID or address; the zero
+// Hop where a is nil.
+func Hop(a *subset.Arrival, instance string) hops.Hop {
+	if a == nil {
+		return hops.Hop{}
+	}
+	return hops.Hop{
+		Service: a.Service, Instance: instance,
+		Wanted: telemetry.Text(a.Wanted), Got: telemetry.Text(a.Version), Outcome: string(a.Outcome),
+	}
+}
 
 // Classify says what it means that a request with tag has arrived. It allocates
 // only for requests that want neither stable nor this version.

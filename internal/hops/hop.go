@@ -27,25 +27,14 @@ const (
 	maxValue = 256 // bytes of one value, decoded
 )
 
-// Hop is one call on the way of a request.
+// Hop is one call on the way of a request. What its fields mean is told to users by
+// propagation.Hop, which has the same.
 type Hop struct {
-	// Depth is 0 for what the entrance called, 1 for what that called, and so on.
-	Depth int
-	// Service is the one that was called, "" where the caller knows an address alone
-	// and the other side said nothing.
-	Service string
-	// Instance is the ID of the instance, or its address where no ID is known; ""
-	// where none was chosen.
-	Instance string
-	// Wanted is the version that the request asked of the service, Got the one that
-	// took it; "stable" for stable. Got is "" where nobody did.
-	Wanted, Got string
-	// Outcome is what a balancer says of its choice, as in the metric
-	// graylane.route.decisions, or, where no balancer chose, what the instance says
-	// of the arrival. "pending" is a call that had no answer yet.
-	Outcome string
-	// Reason is why Wanted did not serve: missing, unhealthy, connecting, warming.
-	Reason string
+	Depth           int
+	Service         string
+	Instance        string
+	Wanted, Got     string
+	Outcome, Reason string
 }
 
 // Pending is the outcome of a call without an answer of which nothing else is known.

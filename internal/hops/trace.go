@@ -85,7 +85,8 @@ type Call struct {
 	trace *Trace
 
 	// guarded by trace.mu
-	hop     Hop // of Depth 0
+	refused []Hop // an instance that the call was sent to before, of Depth 0
+	hop     Hop   // of Depth 0
 	decided bool
 	below   []Hop // of Depth 1 and more
 	more    int
@@ -103,6 +104,21 @@ func (c *Call) Decided(h Hop) {
 	c.hop, c.decided = h, true
 }
 
+// Refused says that the call was sent to first, which refused it and sent route, and then
+// elsewhere, where a balancer that is no hop of its own tries again.
+func (c *Call) Refused(first Hop, route string) {
+	if c == nil {
+		return
+	}
+	first.Depth = 0
+	if hops, _, err := Parse(route); err == nil && len(hops) > 0 && hops[0].Depth == 0 {
+		first = merged(first, hops[0])
+	}
+	c.trace.mu.Lock()
+	defer c.trace.mu.Unlock()
+	c.refused = []Hop{first}
+}
+
 // Answered says what the other side sent in [RouteHeader]: itself as the first hop,
 // of depth 0, and what it called. "" says that it sent nothing. A route that cannot
 // be read is as good as none.
@@ -117,7 +133,11 @@ func (c *Call) Answered(route string) {
 	c.trace.mu.Lock()
 	defer c.trace.mu.Unlock()
 	if len(hops) > 0 && hops[0].Depth == 0 {
-		c.merge(hops[0])
+		if c.decided {
+			c.hop = merged(c.hop, hops[0])
+		} else {
+			c.hop = hops[0]
+		}
 		hops = hops[1:]
 	}
 	if c.hop.Outcome == "" {
@@ -129,22 +149,19 @@ func (c *Call) Answered(route string) {
 	c.below, c.more = hops, more
 }
 
-// merge takes what the instance says of itself for what the caller does not know.
-// Which version it is, it knows best.
-func (c *Call) merge(self Hop) {
-	if !c.decided {
-		c.hop = self
-		return
-	}
+// merged is h, as a balancer has decided, with what the instance says of itself for what
+// the caller does not know. Which version it is, it knows best.
+func merged(h, self Hop) Hop {
 	if self.Got != "" {
-		c.hop.Got = self.Got
+		h.Got = self.Got
 	}
 	if self.Outcome == "misrouted" {
-		c.hop.Outcome = self.Outcome
+		h.Outcome = self.Outcome
 	}
-	if c.hop.Instance == "" {
-		c.hop.Instance = self.Instance
+	if h.Instance == "" {
+		h.Instance = self.Instance
 	}
+	return h
 }
 
 // Forget takes the call out of its trace: it was no call of a service.
@@ -167,6 +184,7 @@ func (t *Trace) Hops() (hops []Hop, more int) {
 		if c.gone {
 			continue
 		}
+		hops = append(hops, c.refused...)
 		h := c.hop
 		if h.Outcome == "" {
 			h.Outcome = Pending

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"time"
 
 	"google.golang.org/grpc"
@@ -20,6 +22,7 @@ import (
 	"github.com/graylane/graylane/middleware/gateway"
 	"github.com/graylane/graylane/middleware/graygrpc"
 	"github.com/graylane/graylane/middleware/grayhttp"
+	"github.com/graylane/graylane/middleware/grayslog"
 	"github.com/graylane/graylane/registry"
 	"github.com/graylane/graylane/registry/consul"
 	"github.com/graylane/graylane/registry/memory"
@@ -166,6 +169,41 @@ func Example_entrance() {
 		fmt.Println(err)
 	}
 	// Output: 503 missing stable
+}
+
+func Example_seeing() {
+	err := func() error {
+		defer slog.SetDefault(slog.Default())
+		mux := http.NewServeMux()
+		mux.HandleFunc("/orders/1", func(_ http.ResponseWriter, r *http.Request) {
+			arrival, _ := grayhttp.ArrivalFromContext(r.Context())
+			fmt.Println(arrival.Wanted, arrival.Outcome)
+		})
+
+		// README: seeing
+		self := registry.FromEnv(registry.Instance{ID: "order-1", Service: "order"})
+		handler, err := grayhttp.NewHandler(mux, grayhttp.WithSelf(self)) // graygrpc.ServerOptions takes one, too
+		if err != nil {
+			return err
+		}
+		lines := grayslog.NewHandler(slog.NewJSONHandler(os.Stderr, nil), grayslog.WithService(self.Service))
+		slog.SetDefault(slog.New(lines)) // slog.InfoContext(r.Context(), …) says gray.version
+		// README: end
+
+		r := httptest.NewRequest(http.MethodGet, "/orders/1", nil)
+		r.Header.Set("X-Gray-Tag", "version=v2.1.0")
+		r.Header.Set("X-Gray-Trace", "1")
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		fmt.Println(w.Header().Get("X-Gray-Route"))
+		return nil
+	}()
+	if err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// v2.1.0 fallback
+	// depth=0;service=order;instance=order-1;wanted=v2.1.0;got=stable;outcome=fallback
 }
 
 func Example_consul() {

@@ -70,9 +70,12 @@
 // whether the client hung up.
 //
 // A peer that [grayhttp.WithTrustedGateways] names, a gateway further out, may ask for
-// the way of a request with X-Gray-Trace: 1. The answer has it in X-Gray-Route, and in a trailer what was called after the header had
-// left. The gateway itself is no hop of it. Nobody else is told, whatever services
-// answer; X-Gray-Misrouted stays inside as well.
+// the way of a request with X-Gray-Trace: 1. The answer has it in X-Gray-Route, and in a
+// trailer what was called after the header had left. The gateway itself is no hop of it.
+// Nobody else is told, whatever services answer; X-Gray-Misrouted stays inside as well.
+//
+// All metrics and attributes, and what to look at when something is wrong, stand in
+// package [github.com/graylane/graylane/middleware].
 //
 // # Limits
 //

@@ -126,7 +126,9 @@ func WithRoutes(routes ...Route) Option {
 }
 
 // WithEdge hands options on to [grayhttp.Edge]: whom to trust, what code knows of a
-// user, the sticky cookie. Forward-auth believes no tag, also where
+// user, the sticky cookie. What the gateway has of its own, meter provider, logger and
+// propagator, is named by [WithMeterProvider] and its like: decisions of the balancer
+// are counted there. Forward-auth believes no tag, also where
 // [grayhttp.WithTrustedGateways] names the peer.
 func WithEdge(opts ...grayhttp.EdgeOption) EntranceOption {
 	return entranceFunc(func(c *config) { c.edge = append(c.edge, opts...) })

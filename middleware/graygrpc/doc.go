@@ -92,6 +92,9 @@
 // the trailer x-gray-route of calls with x-gray-trace: 1, see
 // [propagation.TraceRoute].
 //
+// All metrics and attributes, and what to look at when something is wrong, stand in
+// package [github.com/graylane/graylane/middleware].
+//
 // # Refusals
 //
 // With [WithRejectMisrouted] a server refuses what should not have come, before a

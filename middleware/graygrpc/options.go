@@ -179,16 +179,17 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 }
 
 // WithExempt names methods that are no traffic: they are neither classified nor
-// counted as arrivals, nor as calls without scope. "/package.Service/Method" is
-// one method, "/package.Service/" all of a service. Health checks
-// (grpc.health.v1) and reflection are exempt by default.
+// counted, measured, labelled or refused as arrivals, nor counted as calls without
+// scope. "/package.Service/Method" is one method, "/package.Service/" all of a service.
+// Health checks (grpc.health.v1) and reflection are exempt by default.
 func WithExempt(methods ...string) Option {
 	return optionFunc(func(c *config) { c.exempt = append(c.exempt, methods...) })
 }
 
 // WithSelf tells the server which instance it is: of which service, with which
-// metadata. Arrivals are then classified and counted, and handlers can ask for
-// theirs with [ArrivalFromContext]. ID and address are what refusals and routes name.
+// metadata. Arrivals are then classified and counted, answers are measured, and
+// handlers can ask for their arrival with [ArrivalFromContext]. The ID, else the
+// address, stands for the instance in routes, and both in refusals; they may be empty.
 // Where callers have a policy for this service, give it here too ([WithPolicy]):
 // what it allows them is a fallback, anything else counts as misrouted.
 func WithSelf(self registry.Instance) ServerOption {
@@ -235,8 +236,8 @@ func WithInjectTo(allow func(host string) bool) ClientOption {
 	})
 }
 
-// WithLogger sets where is logged that a tag is withheld or lost, that requests have
-// arrived that should not, and trouble with the discovery. The default is
+// WithLogger sets where is logged that a tag is withheld or lost, that calls arrive
+// that should not, and trouble with the discovery. The default is
 // slog.Default().
 func WithLogger(l *slog.Logger) Option {
 	return optionFunc(func(c *config) {

@@ -160,10 +160,7 @@ func (s *server) arrival(ctx context.Context, method string, tag graytag.Tag) *A
 		return nil
 	}
 	a := s.self.Classify(tag)
-	wanted := a.Wanted
-	if s.self.Hidden() {
-		wanted = telemetry.Hide(wanted)
-	}
+	_, wanted := s.self.Labels(a)
 	s.metrics.Request(ctx, wanted, string(a.Outcome))
 	return a
 }

@@ -1,6 +1,7 @@
 package graygrpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -94,12 +95,8 @@ func (v *visit) end(err *error) {
 }
 
 func (v *visit) measure(status string) {
-	a := v.arrival
-	version, wanted := a.Version, a.Wanted
-	if v.self.Hidden() {
-		version, wanted = telemetry.Hide(version), telemetry.Hide(wanted)
-	}
-	v.metrics.Duration(v.ctx, version, wanted, a.Outcome == subset.Matched, status, time.Since(v.began))
+	version, wanted := v.self.Labels(v.arrival)
+	v.metrics.Duration(v.ctx, version, wanted, v.arrival.Outcome == subset.Matched, status, time.Since(v.began))
 }
 
 // status is the label of how the call has ended.
@@ -131,20 +128,7 @@ func (v *visit) late() bool {
 }
 
 // hop is this instance on the route of the call, the zero Hop where it is not known.
-func (v *visit) hop() hops.Hop {
-	a := v.arrival
-	if a == nil {
-		return hops.Hop{}
-	}
-	instance := v.id
-	if instance == "" {
-		instance = v.address
-	}
-	return hops.Hop{
-		Service: a.Service, Instance: instance,
-		Wanted: telemetry.Text(a.Wanted), Got: telemetry.Text(a.Version), Outcome: string(a.Outcome),
-	}
-}
+func (v *visit) hop() hops.Hop { return arrival.Hop(v.arrival, cmp.Or(v.id, v.address)) }
 
 // unary hands the call to handler.
 func (v *visit) unary(req any, handler grpc.UnaryHandler) (resp any, err error) {

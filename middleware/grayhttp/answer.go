@@ -12,6 +12,7 @@ import (
 
 	"github.com/felixge/httpsnoop"
 
+	"github.com/graylane/graylane/internal/arrival"
 	"github.com/graylane/graylane/internal/hops"
 	"github.com/graylane/graylane/internal/telemetry"
 )
@@ -133,7 +134,7 @@ func (x *answer) route() string {
 	if x.relay {
 		return x.trace.Relay()
 	}
-	return x.trace.Answer(x.hop(x.arrival))
+	return x.trace.Answer(arrival.Hop(x.arrival, x.instance))
 }
 
 // tellRest tells, at the end of the answer, what the header does not.

@@ -77,6 +77,9 @@
 // Labels are bounded, and hold no user: where a policy routes by uid, versions are
 // "other". A span holds what was wanted in the clear, as the tag does.
 //
+// All metrics and attributes, and what to look at when something is wrong, stand in
+// package [github.com/graylane/graylane/middleware].
+//
 // # Beside OTel
 //
 // The handler works inside and outside otelhttp's, the transport inside and

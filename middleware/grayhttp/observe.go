@@ -31,26 +31,27 @@ func (s *server) serve(next http.Handler, w http.ResponseWriter, r, in *http.Req
 		}
 		measured = s.metrics.DurationEnabled(ctx)
 	}
-	if !measured && !traced && s.profiles == nil {
+	profiled := s.profiles != nil && !exempts(s.exempt, in.URL.Path)
+	if !measured && !traced && !profiled {
 		pass(next, w, r, in)
 		return
 	}
-	s.observe(next, w, r, in, a, measured, traced)
+	s.observe(next, w, r, in, a, measured, traced, profiled)
 }
 
-func (s *server) observe(next http.Handler, w http.ResponseWriter, r, in *http.Request, a *Arrival, measured, traced bool) {
+func (s *server) observe(next http.Handler, w http.ResponseWriter, r, in *http.Request, a *Arrival, measured, traced, profiled bool) {
 	ctx := in.Context()
 	var trace *hops.Trace
 	if traced {
 		ctx, trace = hops.Start(ctx)
 		defer trace.End()
 	}
-	if s.profiles != nil {
+	if profiled {
 		outer := ctx
 		defer s.profiles.End(outer)
 		ctx = s.profiles.Begin(ctx, graytag.FromContext(ctx))
 	}
-	if traced || s.profiles != nil {
+	if traced || profiled {
 		in = in.WithContext(ctx)
 	}
 	if !measured && !traced {
@@ -67,10 +68,7 @@ func (s *server) observe(next http.Handler, w http.ResponseWriter, r, in *http.R
 }
 
 func (s *server) measure(ctx context.Context, a *Arrival, status string, d time.Duration) {
-	version, wanted := a.Version, a.Wanted
-	if s.self.Hidden() {
-		version, wanted = telemetry.Hide(version), telemetry.Hide(wanted)
-	}
+	version, wanted := s.self.Labels(a)
 	s.metrics.Duration(ctx, version, wanted, a.Outcome == subset.Matched, status, d)
 }
 
@@ -84,20 +82,9 @@ func (s *server) refuse(ctx context.Context, w http.ResponseWriter, a *Arrival, 
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("Cache-Control", "no-store")
 	if traced {
-		h.Set(hops.RouteHeader, hops.Format([]hops.Hop{s.hop(a)}, 0))
+		h.Set(hops.RouteHeader, hops.Format([]hops.Hop{arrival.Hop(a, s.instance)}, 0))
 	}
 	w.WriteHeader(http.StatusMisdirectedRequest)
 	_, _ = w.Write([]byte("421 Misdirected Request: this instance serves another version\n"))
 	s.measure(ctx, a, telemetry.HTTPStatus(http.StatusMisdirectedRequest), time.Since(began))
-}
-
-// hop is this instance on the way of a request, the zero Hop where it is not known.
-func (s *server) hop(a *Arrival) hops.Hop {
-	if a == nil {
-		return hops.Hop{}
-	}
-	return hops.Hop{
-		Service: a.Service, Instance: s.instance,
-		Wanted: telemetry.Text(a.Wanted), Got: telemetry.Text(a.Version), Outcome: string(a.Outcome),
-	}
 }

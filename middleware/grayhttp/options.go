@@ -175,9 +175,9 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 }
 
 // WithExempt names paths that are no traffic, health checks for example: they
-// are neither classified nor counted, measured or refused as arrivals, nor counted as
-// calls without scope. "/healthz" is one path, "/debug/" all beneath it. None is exempt
-// by default: HTTP has no path that is a health check wherever it is found.
+// are neither classified nor counted, measured, labelled or refused as arrivals, nor
+// counted as calls without scope. "/healthz" is one path, "/debug/" all beneath it. None
+// is exempt by default: HTTP has no path that is a health check wherever it is found.
 func WithExempt(paths ...string) Option {
 	return optionFunc(func(c *config) { c.exempt = append(c.exempt, paths...) })
 }
@@ -262,8 +262,8 @@ func WithProfileLabels() HandlerOption {
 	return handlerOptionFunc(func(c *config) { c.profiles = true })
 }
 
-// WithLogger sets where is logged that a tag is withheld, that requests arrive that
-// should not, and trouble with the discovery and with instances. The default is
+// WithLogger sets where is logged that a tag is withheld or lost, that requests arrive
+// that should not, and trouble with the discovery and with instances. The default is
 // slog.Default().
 func WithLogger(l *slog.Logger) Option {
 	return optionFunc(func(c *config) {

@@ -135,26 +135,47 @@ func find(t testing.TB, reg *memory.Registry, service, id string) (address strin
 	return ""
 }
 
-// What refuses a request says so on its way.
+// Both tries of a request that was refused are on its way.
 func TestTheWayOfARefusedRequest(t *testing.T) {
-	reg := memory.New()
-	i := registry.Instance{ID: "o1", Service: "order"}
-	i.Address = serve(t, &recorder{}, self("v2"), grayhttp.WithRejectMisrouted(), quiet)
-	_, err := reg.Register(context.Background(), i)
-	require.NoError(t, err)
-	ctx, trace := propagation.TraceRoute(graytag.NewContext(context.Background(), graytag.Tag{}))
-	defer trace.End()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://order/", nil)
-	require.NoError(t, err)
-	resp, err := newClient(t, reg).Do(req)
-	require.NoError(t, err)
-	body, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
-	_ = resp.Body.Close()
-	assert.Equal(t, http.StatusMisdirectedRequest, resp.StatusCode)
-	assert.Contains(t, string(body), "421", "the refusal as it came")
-	got, _ := trace.Hops()
-	assert.Equal(t, []hop{{Service: "order", Instance: "o1", Wanted: "stable", Got: "v2", Outcome: "misrouted"}}, got)
+	first := hop{Service: "order", Instance: "g1", Wanted: "v2", Got: "v3", Outcome: "misrouted"}
+	rejecting := func(t *testing.T, version string) string {
+		return serve(t, &recorder{}, self(version), grayhttp.WithRejectMisrouted(), quiet)
+	}
+	for name, c := range map[string]struct {
+		stable func(*testing.T) string // its address
+		status int
+		want   []hop
+	}{
+		"nobody else": {nil, http.StatusMisdirectedRequest, []hop{first}},
+		"stable takes it": {func(t *testing.T) string { return rejecting(t, "") }, http.StatusOK,
+			[]hop{first, {Service: "order", Instance: "s1", Wanted: "v2", Got: "stable", Outcome: "fallback_stable", Reason: "unhealthy"}}},
+		"refused once more": {func(t *testing.T) string { return rejecting(t, "v4") }, http.StatusMisdirectedRequest,
+			[]hop{first, {Service: "order", Instance: "s1", Wanted: "v2", Got: "v4", Outcome: "misrouted", Reason: "unhealthy"}}},
+		"stable cannot be dialled": {func(*testing.T) string { return "127.0.0.1:1" }, http.StatusMisdirectedRequest, []hop{first}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reg := memory.New()
+			register(t, reg, "order", "g1", "v2", rejecting(t, "v3"))
+			if c.stable != nil {
+				register(t, reg, "order", "s1", "", c.stable(t))
+			}
+			ctx, trace := propagation.TraceRoute(v2())
+			defer trace.End()
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://order/", nil)
+			require.NoError(t, err)
+			resp, err := newClient(t, reg).Do(req)
+			require.NoError(t, err)
+			body, err := io.ReadAll(resp.Body)
+			require.NoError(t, err)
+			_ = resp.Body.Close()
+			require.Equal(t, c.status, resp.StatusCode)
+			if c.status != http.StatusOK {
+				assert.Contains(t, string(body), "421", "the refusal as it came")
+			}
+			got, _ := trace.Hops()
+			assert.Equal(t, c.want, got)
+		})
+	}
 }
 
 // Outside the scope nobody learns that there is a way to be known.

@@ -188,13 +188,13 @@ func TestProfilesTellVersions(t *testing.T) {
 			done := make(chan struct{})
 			go func() { burn(stop); close(done) }()
 			<-done
-		case "/labels":
+		case "/labels", "/exempt":
 			version, _ := pprof.Label(r.Context(), "gray.version")
 			outer, _ := pprof.Label(r.Context(), "outer")
 			labels <- [2]string{version, outer}
 		}
 	})
-	ours := mustHandler(t, handler, self("v2"), grayhttp.WithProfileLabels(), quiet)
+	ours := mustHandler(t, handler, self("v2"), grayhttp.WithProfileLabels(), grayhttp.WithExempt("/exempt"), quiet)
 	after := make(chan string, 8)
 	srv := server(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		pprof.Do(r.Context(), pprof.Labels("outer", "yes"), func(ctx context.Context) {
@@ -216,6 +216,8 @@ func TestProfilesTellVersions(t *testing.T) {
 		assert.Equal(t, [2]string{version, "yes"}, <-labels)
 		assert.Contains(t, <-after, `"outer":"yes"`)
 	}
+	ask("/exempt", "version=v2")
+	assert.Equal(t, [2]string{"", "yes"}, <-labels)
 	for i := range 1000 {
 		ask("/labels", fmt.Sprint("version=w", i))
 		version := (<-labels)[0]

@@ -69,4 +69,9 @@
 // which is soon done where they are numbers, finds out whose hash it is;
 // [WithUIDKey] takes that away from those who do not have the key. Other pairs, those
 // that rules carry into the tag among them, are written as they are.
+//
+// # See also
+//
+// Package [github.com/graylane/graylane/middleware] says what spans and metrics show
+// beside log lines, and what to look at when something is wrong.
 package grayslog
