@@ -130,6 +130,9 @@ func (s *server) arrival(ctx context.Context, r *http.Request, tag graytag.Tag) 
 		return nil
 	}
 	a := s.self.Classify(tag)
+	if !s.metrics.RequestsEnabled(ctx) || s.self.Known(ctx) {
+		return a
+	}
 	wanted := a.Wanted
 	if s.self.Hidden() {
 		wanted = telemetry.Hide(wanted)
