@@ -40,6 +40,10 @@ func (r *replay) next() (io.ReadCloser, error) {
 // another one.
 func (r *replay) again() bool { return r.held == nil || r.held.untouched() }
 
+// claim is again for an attempt that is not over: it has had an answer, and its
+// transport may be about to read. It reads no more after that.
+func (r *replay) claim() bool { return r.held == nil || r.held.claim() }
+
 // twice tells whether the request can be sent once more though it may have been
 // sent before.
 func (r *replay) twice() bool { return r.held == nil }
@@ -79,6 +83,17 @@ func (h *heldBody) untouched() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return !h.read
+}
+
+// claim takes the body from the attempt under way where that has not read of it.
+func (h *heldBody) claim() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.read {
+		return false
+	}
+	h.now, h.asked = nil, true
+	return true
 }
 
 func (h *heldBody) settle() {

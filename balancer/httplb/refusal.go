@@ -43,7 +43,7 @@ func (x *exchange) takes(resp *http.Response) bool {
 		return false
 	}
 	head, err := io.ReadAll(io.LimitReader(resp.Body, maxRefusal+1))
-	if err != nil || len(head) > maxRefusal {
+	if err != nil || len(head) > maxRefusal || !x.body.claim() {
 		resp.Body = &rest{io.MultiReader(bytes.NewReader(head), resp.Body), resp.Body}
 		return false
 	}

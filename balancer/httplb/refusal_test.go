@@ -191,3 +191,35 @@ func TestRefusedRequestsThatAreOwned(t *testing.T) {
 	assert.Equal(t, "s1", resp.Header.Get("Instance"))
 	assert.Equal(t, "order", resp.Header.Get("Host-Seen"))
 }
+
+// A transport may read the body of the request while that of the refusal arrives:
+// what is left of it goes to nobody.
+func TestNoHalfOfABodyGoesElsewhere(t *testing.T) {
+	cl := newCluster(t)
+	cl.up("order", "s1", "")
+	cl.up("order", "s2", "")
+	var got []string
+	lb := cl.balancer(httplb.WithBase(roundTripper(func(r *http.Request) (*http.Response, error) {
+		resp := &http.Response{StatusCode: 200, Header: http.Header{}, Body: http.NoBody, Request: r}
+		if got = append(got, ""); len(got) > 1 {
+			b, err := io.ReadAll(r.Body)
+			got[1] = string(b)
+			return resp, err
+		}
+		resp.StatusCode = http.StatusMisdirectedRequest
+		resp.Header.Set("X-Gray-Misrouted", "order")
+		resp.Body = io.NopCloser(readerFunc(func([]byte) (int, error) {
+			_, _ = io.ReadFull(r.Body, make([]byte, 2))
+			return 0, io.EOF
+		}))
+		return resp, nil
+	})))
+	body := newTrackedBody("hello")
+	status, _, _ := post(t, context.Background(), lb, body)
+	assert.Equal(t, http.StatusMisdirectedRequest, status)
+	assert.Equal(t, []string{""}, got)
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
