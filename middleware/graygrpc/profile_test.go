@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"runtime/pprof"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/graylane/graylane/graytag"
 	"github.com/graylane/graylane/middleware/graygrpc"
 	"github.com/graylane/graylane/registry"
+	"github.com/graylane/graylane/registry/memory"
 )
 
 // spin keeps a core busy until ctx ends.
@@ -105,4 +107,28 @@ func TestCPUProfilesByVersion(t *testing.T) {
 			assert.ElementsMatch(t, c.want, got)
 		})
 	}
+}
+
+// What the first call of a connection starts serves others, too, and burns in nobody's
+// name.
+func TestProfilesOfCallsAlone(t *testing.T) {
+	reg := memory.New()
+	register(t, reg, "u1", "user", "", serve(t, &node{}))
+	conn := dial(t, "gray:///user", graygrpc.DialOptions(reg)...)
+	n := &node{next: func(ctx context.Context) error { return callUnary(ctx, conn) }}
+	entrance := dial(t, "passthrough:///"+serve(t, n, serverOptions(t, graygrpc.WithSelf(instance("v2")), graygrpc.WithProfileLabels(), silent)...))
+	require.NoError(t, callUnary(context.Background(), entrance))
+	var labelled []string
+	assert.Eventually(t, func() bool {
+		var buf bytes.Buffer
+		require.NoError(t, pprof.Lookup("goroutine").WriteTo(&buf, 1))
+		labelled = nil
+		for block := range strings.SplitSeq(buf.String(), "\n\n") {
+			if strings.Contains(block, "gray.version") {
+				labelled = append(labelled, block)
+			}
+		}
+		return labelled == nil
+	}, 5*time.Second, 10*time.Millisecond)
+	assert.Empty(t, labelled)
 }
