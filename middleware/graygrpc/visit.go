@@ -42,7 +42,9 @@ func (v *visit) begin(tag graytag.Tag, traced bool) {
 		}
 		if a.Outcome == subset.Misrouted {
 			refused = v.reject
-			v.misrouted.Log(v.ctx, a, v.self.Hidden(), refused, "method", v.method)
+			if refused || !v.self.Known(v.in) {
+				v.misrouted.Log(v.ctx, a, v.self.Hidden(), refused, "method", v.method)
+			}
 		}
 	}
 	if refused {

@@ -24,9 +24,12 @@ func (s *server) serve(next http.Handler, w http.ResponseWriter, r, in *http.Req
 	if a != nil {
 		telemetry.Arrived(ctx, a.Wanted, a.Version, string(a.Outcome))
 		if a.Outcome == subset.Misrouted {
-			s.misrouted.Log(ctx, a, s.self.Hidden(), s.reject, "path", in.URL.Path)
+			known := s.self.Known(r.Context())
+			if s.reject || !known {
+				s.misrouted.Log(ctx, a, s.self.Hidden(), s.reject, "path", in.URL.Path)
+			}
 			if s.reject {
-				s.refuse(ctx, w, a, inside, traced, s.self.Known(r.Context()))
+				s.refuse(ctx, w, a, inside, traced, known)
 				return
 			}
 		}

@@ -3,6 +3,7 @@ package grayhttp_test
 import (
 	"context"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -287,6 +288,13 @@ func TestHandlersWithinOthers(t *testing.T) {
 		route, _ := trace.Hops()
 		assert.Equal(t, []hop{toOrder, toUser, toUser}, route)
 	}
+	logger, log := logTo(slog.LevelWarn)
+	me := grayhttp.WithSelf(registry.Instance{Service: "order", Metadata: map[string]string{"version": "v2"}})
+	inner := mustHandler(t, http.NotFoundHandler(), me, grayhttp.WithLogger(logger))
+	srv := server(t, mustHandler(t, inner, me, grayhttp.WithLogger(logger)))
+	require.NoError(t, get(context.Background(), &http.Client{Transport: plain(t)}, srv.URL))
+	assert.Len(t, log.lines(), 1)
+
 	counts, _ := collect()
 	assert.Equal(t, map[string]uint64{"v2 v2 200": 1}, counts)
 	assert.Equal(t, map[string]int64{"v2 matched": 1}, sum("graylane.server.requests", "wanted", "outcome"))
