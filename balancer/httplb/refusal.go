@@ -39,7 +39,7 @@ func isRefusal(resp *http.Response) bool {
 // elsewhere. Its body is in memory then. The marker has to name the service that was
 // asked: an instance may hand on the refusal of another service.
 func (x *exchange) takes(resp *http.Response) bool {
-	if x.refusal != nil || resp.Header.Get(arrival.MisroutedHeader) != arrival.Marker(x.s.name) || !x.body.again() {
+	if x.refusal != nil || resp.Header.Get(arrival.MisroutedHeader) != arrival.Marker(x.s.name) {
 		return false
 	}
 	head, err := io.ReadAll(io.LimitReader(resp.Body, maxRefusal+1))
