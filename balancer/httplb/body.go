@@ -126,7 +126,7 @@ func (h *heldBody) settle() {
 // keep keeps what was read. mu is held.
 func (h *heldBody) keep(p []byte, claimed bool) {
 	switch {
-	case h.settled || h.lost || len(p) == 0:
+	case h.settled && !claimed || h.lost || len(p) == 0:
 	case len(h.kept)+len(p) > maxKept && !claimed:
 		h.lost = true
 		h.forget()
@@ -155,6 +155,7 @@ func (h *heldBody) close(by *attemptBody) error {
 	}
 	if h.closed || !h.lost && !h.settled {
 		h.asked = true
+		h.idle.Broadcast()
 		h.mu.Unlock()
 		return nil
 	}

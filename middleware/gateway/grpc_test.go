@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -182,16 +184,19 @@ func TestRefusalsGoElsewhere(t *testing.T) {
 	startService(t, reg, "order", "v2.1.0", graygrpc.WithRejectMisrouted(), graygrpc.WithLogger(logger), graygrpc.WithSelf(self))
 	startService(t, reg, "order", "")
 	client := dial(t, start(t, reg))
-	ctx := metadata.AppendToOutgoingContext(context.Background(), "x-user-id", "10086")
+	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(context.Background(), "x-user-id", "10086"), 10*time.Second)
+	defer cancel()
 	for range 20 {
 		_, err := client.UnaryCall(ctx, &testgrpc.SimpleRequest{Payload: &testgrpc.Payload{Body: make([]byte, 4096)}})
 		require.NoError(t, err)
 		stream, err := client.FullDuplexCall(ctx)
 		require.NoError(t, err)
-		require.NoError(t, stream.Send(&testgrpc.StreamingOutputCallRequest{Payload: &testgrpc.Payload{Body: []byte("hello")}}))
-		out, err := stream.Recv()
-		require.NoError(t, err)
-		assert.Equal(t, "hello", string(out.Payload.Body))
+		for i := range 4 { // each when the one before has come back
+			require.NoError(t, stream.Send(&testgrpc.StreamingOutputCallRequest{Payload: &testgrpc.Payload{Body: []byte(fmt.Sprint(i))}}))
+			out, err := stream.Recv()
+			require.NoError(t, err)
+			require.Equal(t, fmt.Sprint(i), string(out.Payload.Body))
+		}
 		require.NoError(t, stream.CloseSend())
 		_, err = stream.Recv()
 		assert.Equal(t, codes.DataLoss, status.Code(err))
