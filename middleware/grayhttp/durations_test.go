@@ -209,7 +209,7 @@ func TestLimitsOfTheServerAreNoHangUps(t *testing.T) {
 	slow := func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-r.Context().Done():
-		case <-time.After(60 * time.Millisecond):
+		case <-time.After(250 * time.Millisecond):
 		}
 		_, _ = io.WriteString(w, "late")
 	}
@@ -232,9 +232,9 @@ func TestLimitsOfTheServerAreNoHangUps(t *testing.T) {
 		"TimeoutHandler, late":      {within, func(w http.ResponseWriter, _ *http.Request) { writeUntilItFails(w) }, 0, "aborted"},
 		"deadline":                  {cancelling, wait, 0, "aborted"},
 		"deadline, the handler's":   {cancelling, func(w http.ResponseWriter, r *http.Request) { wait(w, r); w.WriteHeader(503) }, 0, "503"},
-		"WriteTimeout":              {nil, slow, 30 * time.Millisecond, "aborted"},
-		"WriteTimeout, unlimited":   {nil, unlimited(time.Time{}, slow), 30 * time.Millisecond, "200"},
-		"WriteTimeout, more time":   {nil, unlimited(time.Now().Add(time.Hour), slow), 30 * time.Millisecond, "200"},
+		"WriteTimeout":              {nil, slow, 150 * time.Millisecond, "aborted"},
+		"WriteTimeout, unlimited":   {nil, unlimited(time.Time{}, slow), 150 * time.Millisecond, "200"},
+		"WriteTimeout, more time":   {nil, unlimited(time.Now().Add(time.Hour), slow), 150 * time.Millisecond, "200"},
 		"WriteTimeout, enough time": {nil, slow, time.Hour, "200"},
 	} {
 		for _, client := range []*http.Client{{Transport: plain(t)}, h2c(t)} {
