@@ -6,6 +6,8 @@ import (
 
 	"google.golang.org/grpc/balancer"
 	"google.golang.org/grpc/serviceconfig"
+
+	"github.com/graylane/graylane/internal/telemetry"
 )
 
 // Name is the name of the policy in a service config.
@@ -23,6 +25,7 @@ var (
 func (builder) Name() string { return Name }
 
 func (builder) Build(cc balancer.ClientConn, opts balancer.BuildOptions) balancer.Balancer {
+	telemetry.Unlabel() // a goroutine of gRPC's, from which connections are begun
 	return &graylane{
 		cc:       cc,
 		opts:     opts,

@@ -63,7 +63,8 @@
 // these:
 //
 //	CANCELLED  the client gave up, over HTTP as over gRPC: no error of the version
-//	aborted    over HTTP, the handler broke the answer off
+//	aborted    the handler gave up while the client waited: over HTTP it broke the answer off, or a
+//	           limit of the server's did, over gRPC it answered CANCELLED itself
 //	hijacked   over HTTP, the handler took the connection over
 //
 // A request that falls back is counted under the version that was wanted and under

@@ -2,6 +2,7 @@ package propagation
 
 import (
 	"context"
+	"runtime"
 
 	"github.com/graylane/graylane/internal/hops"
 )
@@ -88,7 +89,11 @@ type RouteTrace struct{ t *hops.Trace }
 // costs allocations on every hop.
 func TraceRoute(ctx context.Context) (context.Context, *RouteTrace) {
 	ctx, t := hops.Start(ctx)
-	return ctx, &RouteTrace{t}
+	r := &RouteTrace{t}
+	// As long as one trace gathers, every call of the program is asked whether it
+	// belongs to it.
+	runtime.AddCleanup(r, (*hops.Trace).End, t)
+	return ctx, r
 }
 
 // Hops returns what is known so far, as [ParseRoute] does. A call that had no answer
@@ -99,5 +104,6 @@ func (t *RouteTrace) Hops() (route []Hop, more int) {
 }
 
 // End ends the trace; calls that begin later are not gathered. It may be called more
-// than once.
+// than once. A trace that is not ended makes every call of the program a little
+// slower until the garbage collector has found it.
 func (t *RouteTrace) End() { t.t.End() }

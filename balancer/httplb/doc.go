@@ -44,8 +44,9 @@
 // says that the instance serves another version than the registry's snapshot, and that no
 // handler has seen the request
 // ([github.com/graylane/graylane/middleware/grayhttp.WithRejectMisrouted]). The request
-// goes elsewhere then, once, whatever its method, unless its body is spent: to another
-// instance of the version, else to what the policy allows if that one were down. Where
+// goes elsewhere then, once, whatever its method, unless its body is spent, which is one
+// without GetBody of which more than 16 KiB were read: to another instance of the
+// version, else to what the policy allows if that one were down. Where
 // there is nobody, the caller gets the 421, without that header.
 //
 // # What is seen

@@ -40,11 +40,11 @@ func isRefusal(resp *http.Response) bool {
 // elsewhere. Its body is in memory then. The marker has to name the service that was
 // asked: an instance may hand on the refusal of another service.
 func (x *exchange) takes(resp *http.Response) bool {
-	if x.refusal != nil || resp.Header.Get(arrival.MisroutedHeader) != arrival.Marker(x.s.name) || !x.body.again() {
+	if x.refusal != nil || resp.Header.Get(arrival.MisroutedHeader) != arrival.Marker(x.s.name) {
 		return false
 	}
 	head, err := io.ReadAll(io.LimitReader(resp.Body, maxRefusal+1))
-	if err != nil || len(head) > maxRefusal {
+	if err != nil || len(head) > maxRefusal || !x.body.claim() {
 		resp.Body = &rest{io.MultiReader(bytes.NewReader(head), resp.Body), resp.Body}
 		return false
 	}

@@ -5,7 +5,9 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -28,7 +30,8 @@ func (c *cluster) refuse(service string, ids ...string) {
 				return
 			}
 		}
-		_, _ = io.Copy(w, r.Body)
+		body, _ := io.ReadAll(r.Body)
+		_, _ = w.Write(body)
 	}
 }
 
@@ -191,3 +194,70 @@ func TestRefusedRequestsThatAreOwned(t *testing.T) {
 	assert.Equal(t, "s1", resp.Header.Get("Instance"))
 	assert.Equal(t, "order", resp.Header.Get("Host-Seen"))
 }
+
+// A body that exists once, as those that a proxy hands on, is sent again as long as all
+// that was read of it is kept.
+func TestBodiesThatExistOnceGoElsewhere(t *testing.T) {
+	cl := newCluster(t)
+	cl.refuse("order", "s1")
+	cl.up("order", "s1", "")
+	cl.up("order", "s2", "")
+	lb := cl.balancer()
+	for size, lost := range map[int]bool{0: false, 1: false, 4096: false, maxKept: false, maxKept + 1: true, 1 << 20: true} {
+		statuses := map[int]int{}
+		for range 8 {
+			sent := strings.Repeat("x", size)
+			body := newTrackedBody(sent)
+			status, _, text := post(t, graytag.NewContext(context.Background(), graytag.Tag{}), lb, body)
+			if statuses[status]++; status == http.StatusOK {
+				require.True(t, sent == text)
+			}
+			require.Eventually(t, func() bool { return body.closed.Load() == 1 }, 5*time.Second, time.Millisecond)
+		}
+		assert.Equal(t, lost, statuses[http.StatusMisdirectedRequest] > 0, "%d bytes", size)
+	}
+}
+
+// A transport may read the body of the request while the refusal arrives: every byte
+// goes elsewhere.
+func TestBodiesGoElsewhereWhole(t *testing.T) {
+	cl := newCluster(t)
+	cl.up("order", "s1", "")
+	cl.up("order", "s2", "")
+	for range 200 {
+		read, write := io.Pipe()
+		sent := strings.Repeat("0123456789", 50)
+		begun := make(chan struct{})
+		var first sync.WaitGroup
+		tries := 0
+		lb := cl.balancer(httplb.WithBase(roundTripper(func(r *http.Request) (*http.Response, error) {
+			if tries++; tries == 2 {
+				got, err := io.ReadAll(r.Body)
+				assert.Equal(t, sent, string(got))
+				_ = r.Body.Close()
+				return &http.Response{StatusCode: 200, Header: http.Header{}, Body: http.NoBody}, err
+			}
+			first.Go(func() {
+				_, err := io.ReadFull(r.Body, make([]byte, 10))
+				close(begun)
+				for err == nil {
+					_, err = r.Body.Read(make([]byte, 10))
+				}
+				_ = r.Body.Close()
+			})
+			<-begun
+			return &http.Response{StatusCode: 421, Header: http.Header{"X-Gray-Misrouted": {"order"}}, Body: http.NoBody}, nil
+		})))
+		go func() {
+			for i := 0; i < len(sent); i += 10 {
+				_, _ = io.WriteString(write, sent[i:i+10])
+			}
+			_ = write.Close()
+		}()
+		status, _, _ := post(t, context.Background(), lb, read)
+		assert.Equal(t, http.StatusOK, status)
+		first.Wait()
+	}
+}
+
+const maxKept = 16 << 10

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/graylane/graylane/balancer/subset"
+	"github.com/graylane/graylane/internal/telemetry"
 	"github.com/graylane/graylane/registry"
 )
 
@@ -88,6 +89,7 @@ func (s *service) begin() bool {
 // run is the goroutine of the watch.
 func (s *service) run() {
 	defer s.b.running.Done()
+	telemetry.Unlabel() // a request has started it
 	wait := time.Second
 	for {
 		for set, err := range s.b.disc.Watch(s.ctx, s.name) {

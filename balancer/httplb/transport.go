@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"slices"
 	"time"
+
+	"github.com/graylane/graylane/internal/telemetry"
 )
 
 // dialTimeout bounds a dial of the default transport, and every probe. An
@@ -85,6 +87,7 @@ func instanceTransport(base *http.Transport, service string, failed func(address
 	//lint:ignore SA1019 deprecated, and net/http would prefer it
 	t.Dial = nil
 	t.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		telemetry.Unlabel() // a goroutine of net/http's own, which starts those of the connection
 		conn, err := dial(ctx, network, address)
 		if err != nil {
 			failed(address, err)

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/resolver"
 
 	"github.com/graylane/graylane/balancer/internal/lbattr"
+	"github.com/graylane/graylane/internal/telemetry"
 	"github.com/graylane/graylane/registry"
 )
 
@@ -50,6 +51,7 @@ func (b *builder) Scheme() string { return Scheme }
 // Build implements [resolver.Builder]. gRPC calls it again after every idle
 // time.
 func (b *builder) Build(target resolver.Target, cc resolver.ClientConn, opts resolver.BuildOptions) (resolver.Resolver, error) {
+	telemetry.Unlabel() // a goroutine of gRPC's, that the first RPC may have started
 	if b.err != nil {
 		return nil, b.err
 	}

@@ -29,6 +29,13 @@ func FromContext(ctx context.Context) (a subset.Arrival, ok bool) {
 	return *p, true
 }
 
+// Known tells whether the arrival of the request of ctx at this instance is known
+// already: middleware of ours stands around this one.
+func (s *Self) Known(ctx context.Context) bool {
+	p, ok := ctx.Value(Key{}).(*subset.Arrival)
+	return ok && p.Service == s.own.Service && p.Version == s.own.Version
+}
+
 // Untagged returns ctx in scope and without a tag, and with a where it is not
 // nil.
 func Untagged(ctx context.Context, a *subset.Arrival) context.Context {

@@ -16,7 +16,7 @@ import (
 // upper snake case as in its documentation).
 const (
 	StatusCanceled = "CANCELLED" // the client gave up: no error of the version, over HTTP as over gRPC
-	StatusAborted  = "aborted"   // HTTP: the handler broke the answer off, or panicked after it had begun
+	StatusAborted  = "aborted"   // the handler gave up, or was too late, while the client waited
 	StatusHijacked = "hijacked"  // HTTP: the handler took the connection, and what became of it nobody knows
 )
 

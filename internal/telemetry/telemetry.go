@@ -145,9 +145,14 @@ func (m *Metrics) DecisionsEnabled(ctx context.Context) bool {
 	return m != nil && m.decisions != nil && m.decisions.Enabled(ctx)
 }
 
+// RequestsEnabled tells whether somebody counts inbound requests.
+func (m *Metrics) RequestsEnabled(ctx context.Context) bool {
+	return m != nil && m.requests != nil && m.requests.Enabled(ctx)
+}
+
 // Request counts an inbound request. outcome must be one of a bounded set.
 func (m *Metrics) Request(ctx context.Context, wanted, outcome string) {
-	if m != nil && m.requests != nil && m.requests.Enabled(ctx) {
+	if m.RequestsEnabled(ctx) {
 		if outcome == "matched" { // what is wanted is the own version
 			wanted = m.real(wanted)
 		} else {

@@ -3,12 +3,15 @@ package gateway_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -22,6 +25,7 @@ import (
 	"github.com/graylane/graylane/graytag"
 	"github.com/graylane/graylane/middleware/gateway"
 	"github.com/graylane/graylane/middleware/graygrpc"
+	"github.com/graylane/graylane/middleware/grayhttp"
 	"github.com/graylane/graylane/registry"
 	"github.com/graylane/graylane/registry/memory"
 )
@@ -169,6 +173,49 @@ func TestRefusalsOfGRPC(t *testing.T) {
 	_, err = stream.Recv()
 	header, _ = stream.Header()
 	refused(header, stream.Trailer(), err)
+}
+
+// Another instance takes what one refuses, also of requests with a body, which are
+// those of gRPC all: no user learns of it.
+func TestRefusalsGoElsewhere(t *testing.T) {
+	reg := memory.New()
+	logger := slog.New(slog.DiscardHandler)
+	self := registry.Instance{ID: "liar", Service: "order", Metadata: map[string]string{"version": "v3"}}
+	startService(t, reg, "order", "v2.1.0", graygrpc.WithRejectMisrouted(), graygrpc.WithLogger(logger), graygrpc.WithSelf(self))
+	startService(t, reg, "order", "")
+	client := dial(t, start(t, reg))
+	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(context.Background(), "x-user-id", "10086"), 10*time.Second)
+	defer cancel()
+	for range 20 {
+		_, err := client.UnaryCall(ctx, &testgrpc.SimpleRequest{Payload: &testgrpc.Payload{Body: make([]byte, 4096)}})
+		require.NoError(t, err)
+		stream, err := client.FullDuplexCall(ctx)
+		require.NoError(t, err)
+		for i := range 4 { // each when the one before has come back
+			require.NoError(t, stream.Send(&testgrpc.StreamingOutputCallRequest{Payload: &testgrpc.Payload{Body: []byte(fmt.Sprint(i))}}))
+			out, err := stream.Recv()
+			require.NoError(t, err)
+			require.Equal(t, fmt.Sprint(i), string(out.Payload.Body))
+		}
+		require.NoError(t, stream.CloseSend())
+		_, err = stream.Recv()
+		assert.Equal(t, codes.DataLoss, status.Code(err))
+	}
+
+	reg = memory.New()
+	refuse, err := grayhttp.NewHandler(http.NotFoundHandler(), grayhttp.WithRejectMisrouted(), grayhttp.WithLogger(logger), grayhttp.WithSelf(self))
+	require.NoError(t, err)
+	upstream(t, reg, "order", "v2.1.0", refuse)
+	upstream(t, reg, "order", "", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) }))
+	url := start(t, reg)
+	for range 20 {
+		req, err := http.NewRequest(http.MethodPost, url, strings.NewReader("hello"))
+		require.NoError(t, err)
+		req.Header.Set("X-User-ID", "10086")
+		resp, body := send(t, newClient(t, "127.0.0.1"), req)
+		assert.Equal(t, http.StatusOK, resp.StatusCode)
+		assert.Equal(t, "hello", body)
+	}
 }
 
 // TestW6_NoInstance gets a status that a client of gRPC understands.

@@ -92,8 +92,8 @@ func (c *client) unary(ctx context.Context, method string, req, reply any, cc *g
 	if refusal.WasNowhere() {
 		second = err
 	}
+	keepPrivate(ctx, opts) // also of the first try, whose trailer is there where the second had none
 	if _, ok := refused(second, anyone); ok {
-		keepPrivate(ctx, opts)
 		return &tried{second}
 	}
 	return second

@@ -68,10 +68,11 @@
 //   - graylane.server.duration{version,wanted,status}, in seconds, when its handler
 //     has ended, which of a stream is its end. The version is the own one. The status
 //     is the name of gRPC's code, such as OK or NOT_FOUND. A call whose client has
-//     given up is CANCELLED, whatever the handler says, and no error of the version.
+//     given up is CANCELLED, whatever the handler says, and no error of the version;
+//     where the handler says so while its client waits, it is aborted, and one.
 //     A call that took longer than its deadline is DEADLINE_EXCEEDED, also where the
 //     client, whose clock began earlier, cancelled it a little before, in the last
-//     fifth of the time: no other sign tells one from the other. A handler that
+//     fifth of the time, at most a second: no other sign tells one from the other. A handler that
 //     panics is INTERNAL;
 //   - graylane.route.decisions of the balancer, of a client;
 //   - graylane.propagation.orphans{site}, of a client: see the section on calls

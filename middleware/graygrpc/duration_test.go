@@ -8,6 +8,7 @@ import (
 	"iter"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
@@ -70,10 +71,12 @@ func TestDurations(t *testing.T) {
 		{status.Error(codes.NotFound, "no"), "NOT_FOUND"},
 		{fmt.Errorf("order: %w", status.Error(codes.ResourceExhausted, "no")), "RESOURCE_EXHAUSTED"},
 		{errors.New("no"), "UNKNOWN"},
-		// A call of the handler's own has run out of time, or was given up.
+		// A call of the handler's own has run out of time, or was given up, which its
+		// client did not do.
 		{status.Error(codes.DeadlineExceeded, "upstream"), "DEADLINE_EXCEEDED"},
 		{context.DeadlineExceeded, "DEADLINE_EXCEEDED"},
-		{context.Canceled, "CANCELLED"},
+		{context.Canceled, "aborted"},
+		{status.Error(codes.Canceled, "upstream"), "aborted"},
 		{status.Error(codes.Code(99), "no"), "other"},
 	} {
 		t.Run(c.status, func(t *testing.T) {
@@ -221,6 +224,54 @@ func TestHangUps_ADeadlineThatPassesCounts(t *testing.T) {
 	all.Wait()
 	assert.Eventually(t, func() bool { return measured()["v2 v2 DEADLINE_EXCEEDED"] == 20 }, 10*time.Second, time.Millisecond)
 	assert.Len(t, measured(), 1)
+}
+
+// Of a long deadline no more than the last second counts: who hangs up before has not
+// waited to its end.
+func TestHangUps_LongDeadlines(t *testing.T) {
+	for waited, want := range map[time.Duration]string{50 * time.Second: "CANCELLED", 58 * time.Second: "CANCELLED", 59500 * time.Millisecond: "DEADLINE_EXCEEDED"} {
+		synctest.Test(t, func(t *testing.T) {
+			provider, measured := durations(t)
+			serve, err := graygrpc.UnaryServerInterceptor(graygrpc.WithSelf(instance("")), graygrpc.WithMeterProvider(provider))
+			require.NoError(t, err)
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			time.AfterFunc(waited, cancel)
+			_, _ = serve(ctx, nil, &grpc.UnaryServerInfo{FullMethod: "/shop.Order/Get"}, func(ctx context.Context, _ any) (any, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			})
+			assert.Equal(t, map[string]uint64{"stable stable " + want: 1}, measured())
+		})
+	}
+}
+
+// An interceptor of ours within another counts nothing twice, and tells the route
+// once.
+func TestInterceptorsWithinOthers(t *testing.T) {
+	provider, measured := durations(t)
+	counted, count := meter(t)
+	next := dial(t, "passthrough:///"+serve(t, &node{}, serverOptions(t, graygrpc.WithSelf(registry.Instance{ID: "n", Service: "next"}))...), bare(t)...)
+	n := &node{next: func(ctx context.Context) error { return callUnary(ctx, next) }}
+	for _, p := range []*sdkmetric.MeterProvider{provider, counted} {
+		var opts []grpc.ServerOption
+		for range 3 {
+			opts = append(opts, serverOptions(t, graygrpc.WithSelf(registry.Instance{ID: "me", Service: "order"}), graygrpc.WithMeterProvider(p))...)
+		}
+		conn := dial(t, "passthrough:///"+serve(t, n, opts...), bare(t)...)
+		ctx, trace := propagation.TraceRoute(graytag.NewContext(context.Background(), graytag.Tag{}))
+		for kind, call := range kinds {
+			require.NoError(t, call(ctx, conn, "", 1), kind)
+		}
+		trace.End()
+		route, _ := trace.Hops()
+		var way []string
+		for _, h := range route {
+			way = append(way, fmt.Sprint(h.Depth, h.Instance))
+		}
+		assert.Equal(t, []string{"0me", "1n", "0me", "1n", "0me", "1n", "0me", "1n"}, way)
+	}
+	assert.Eventually(t, func() bool { return measured()["stable stable OK"] == 4 }, 5*time.Second, time.Millisecond)
+	assert.EqualValues(t, 4, count("graylane.server.requests"))
 }
 
 // listed is a registry that somebody else has written: it checks nothing.

@@ -69,13 +69,16 @@ func TestARefusalSaysWhy(t *testing.T) {
 		require.NoError(t, call(graytag.NewContext(context.Background(), graytag.MustParse("version=v2")), conn, "version=v2", 2), kind)
 	}
 	var trailer metadata.MD
-	_, err := testgrpc.NewTestServiceClient(conn).EmptyCall(untagged, &testgrpc.Empty{}, grpc.Trailer(&trailer))
+	_, err := testgrpc.NewTestServiceClient(dial(t, "passthrough:///"+addr)).EmptyCall(untagged, &testgrpc.Empty{}, grpc.Trailer(&trailer))
 	assert.Equal(t, codes.FailedPrecondition, status.Code(err))
 	assert.Equal(t, []string{"in%20ventory%2F%C3%A4"}, trailer.Get("x-gray-misrouted"))
+	_, err = testgrpc.NewTestServiceClient(conn).EmptyCall(untagged, &testgrpc.Empty{}, grpc.Trailer(&trailer))
+	assert.Equal(t, codes.FailedPrecondition, status.Code(err))
+	assert.Empty(t, trailer.Get("x-gray-misrouted"), "a handler would hand it on")
 	for _, v := range n.seen() {
 		assert.Equal(t, subset.Matched, v.arrival.Outcome, "no handler ran")
 	}
-	assert.EqualValues(t, len(kinds)+1, count("graylane.server.requests", "outcome=misrouted"))
+	assert.EqualValues(t, len(kinds)+2, count("graylane.server.requests", "outcome=misrouted"))
 
 	_, err = graygrpc.ServerOptions(graygrpc.WithRejectMisrouted())
 	assert.EqualError(t, err, "graygrpc: WithRejectMisrouted without WithSelf: nobody knows what is misrouted")

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"runtime/pprof"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/graylane/graylane/graytag"
 	"github.com/graylane/graylane/middleware/graygrpc"
 	"github.com/graylane/graylane/registry"
+	"github.com/graylane/graylane/registry/memory"
 )
 
 // spin keeps a core busy until ctx ends.
@@ -104,5 +106,26 @@ func TestCPUProfilesByVersion(t *testing.T) {
 			}
 			assert.ElementsMatch(t, c.want, got)
 		})
+	}
+}
+
+// The connections of a client that a handler dials serve others, too, and burn in
+// nobody's name.
+func TestProfilesOfCallsAlone(t *testing.T) {
+	reg := memory.New()
+	register(t, reg, "u1", "user", "", serve(t, &node{}))
+	n := &node{next: func(ctx context.Context) error {
+		return callUnary(ctx, dial(t, "gray:///user", graygrpc.DialOptions(reg)...))
+	}}
+	entrance := dial(t, "passthrough:///"+serve(t, n, serverOptions(t, graygrpc.WithSelf(instance("v2")), graygrpc.WithProfileLabels(), silent)...))
+	require.NoError(t, callUnary(context.Background(), entrance))
+	var buf bytes.Buffer
+	require.NoError(t, pprof.Lookup("goroutine").WriteTo(&buf, 1))
+	assert.Contains(t, buf.String(), "transport.(*http2Client).reader")
+	for block := range strings.SplitSeq(buf.String(), "\n\n") {
+		if strings.Contains(block, "gray.version") {
+			assert.NotContains(t, block, "transport.(*http2Client)")
+			assert.NotContains(t, block, "graylane/balancer")
+		}
 	}
 }

@@ -150,6 +150,7 @@ func unmarked(md metadata.MD) metadata.MD {
 	}
 	md = md.Copy()
 	md.Delete(detailsKey)
+	md.Delete(MisroutedKey) // which balancers of HTTP go by
 	return md
 }
 

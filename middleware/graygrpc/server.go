@@ -140,7 +140,8 @@ func (s *server) receive(ctx context.Context, method string) (v visit, err error
 
 // asksForRoute tells whether the client asks for the route of its call.
 func asksForRoute(ctx context.Context) bool {
-	return hops.Asks(metadata.ValueFromIncomingContext(ctx, hops.TraceKey))
+	// An interceptor of ours around this one gathers what we would.
+	return hops.Asks(metadata.ValueFromIncomingContext(ctx, hops.TraceKey)) && hops.FromContext(ctx) == nil
 }
 
 // extract adds to ctx what its metadata holds.
@@ -160,6 +161,9 @@ func (s *server) arrival(ctx context.Context, method string, tag graytag.Tag) *A
 		return nil
 	}
 	a := s.self.Classify(tag)
+	if !s.metrics.RequestsEnabled(ctx) || s.self.Known(ctx) {
+		return a
+	}
 	_, wanted := s.self.Labels(a)
 	s.metrics.Request(ctx, wanted, string(a.Outcome))
 	return a

@@ -38,12 +38,14 @@ func (v *visit) begin(tag graytag.Tag, traced bool) {
 	refused := false
 	if a := v.arrival; a != nil {
 		telemetry.Arrived(v.ctx, a.Wanted, a.Version, string(a.Outcome))
-		if v.metrics.DurationEnabled(v.ctx) {
+		if v.metrics.DurationEnabled(v.ctx) && !v.self.Known(v.in) {
 			v.began = time.Now()
 		}
 		if a.Outcome == subset.Misrouted {
 			refused = v.reject
-			v.misrouted.Log(v.ctx, a, v.self.Hidden(), refused, "method", v.method)
+			if refused || !v.self.Known(v.in) {
+				v.misrouted.Log(v.ctx, a, v.self.Hidden(), refused, "method", v.method)
+			}
 		}
 	}
 	if refused {
@@ -115,6 +117,9 @@ func (v *visit) status(err error) string {
 	if !ok {
 		st = status.FromContextError(err) // as gRPC does
 	}
+	if st.Code() == codes.Canceled {
+		return telemetry.StatusAborted // while the client waits: it is the handler that has given up
+	}
 	return telemetry.GRPCStatus(uint32(st.Code()))
 }
 
@@ -124,7 +129,7 @@ func (v *visit) status(err error) string {
 // busier the server, the earlier. Who gives up that late has waited too long as well.
 func (v *visit) late() bool {
 	deadline, ok := v.in.Deadline()
-	return ok && time.Until(deadline) <= deadline.Sub(v.began)/5+5*time.Millisecond
+	return ok && time.Until(deadline) <= min(deadline.Sub(v.began)/5, time.Second)+5*time.Millisecond
 }
 
 // hop is this instance on the route of the call, the zero Hop where it is not known.

@@ -31,10 +31,12 @@ type answer struct {
 	relay bool        // we are a proxy, and no hop
 	told  string      // the route in the header
 
-	code     int // 0 until the header of the answer proper is written
+	code     int  // 0 until the header of the answer proper is written
+	answered bool // the client was there to be told code
 	hijacked bool
-	late     bool // the time that the server gives an answer was over
-	finished bool // the handler has returned
+	late     bool      // the time that the server gives an answer was over
+	deadline time.Time // of writing the answer, the zero Time where none is known
+	finished bool      // the handler has returned
 }
 
 // writer returns x with the optional methods that its ResponseWriter has. The two of
@@ -48,8 +50,10 @@ func (x *answer) writer() http.ResponseWriter {
 	_, notifies := x.ResponseWriter.(http.CloseNotifier)
 	switch {
 	case flushes && notifies && hijacks && reads && !pushes:
+		x.limit()
 		return (*answer1)(x)
 	case flushes && notifies && !hijacks && !reads && pushes:
+		x.limit()
 		return (*answer2)(x)
 	}
 	return httpsnoop.Wrap(x.ResponseWriter, httpsnoop.Hooks{
@@ -63,16 +67,34 @@ func (x *answer) writer() http.ResponseWriter {
 	})
 }
 
+// limit takes note of the time that the server gives every answer. Handlers that
+// want another one say so with SetWriteDeadline.
+func (x *answer) limit() {
+	if srv, ok := x.ctx.Value(http.ServerContextKey).(*http.Server); ok && srv.WriteTimeout > 0 && x.measured {
+		x.deadline = x.began.Add(srv.WriteTimeout)
+	}
+}
+
+// SetWriteDeadline is what [http.ResponseController] asks for.
+func (x *answer) SetWriteDeadline(t time.Time) error {
+	err := http.NewResponseController(x.ResponseWriter).SetWriteDeadline(t)
+	if err == nil {
+		x.deadline = t
+	}
+	return err
+}
+
 // answer1 is an answer of HTTP/1.
 type answer1 answer
 
-func (x *answer1) Header() http.Header               { return x.ResponseWriter.Header() }
-func (x *answer1) WriteHeader(code int)              { (*answer)(x).WriteHeader(code) }
-func (x *answer1) Write(p []byte) (int, error)       { return (*answer)(x).Write(p) }
-func (x *answer1) WriteString(s string) (int, error) { return (*answer)(x).WriteString(s) }
-func (x *answer1) Flush()                            { _ = x.FlushError() }
-func (x *answer1) FlushError() error                 { return (*answer)(x).FlushError() }
-func (x *answer1) Unwrap() http.ResponseWriter       { return x.ResponseWriter }
+func (x *answer1) Header() http.Header                { return x.ResponseWriter.Header() }
+func (x *answer1) WriteHeader(code int)               { (*answer)(x).WriteHeader(code) }
+func (x *answer1) Write(p []byte) (int, error)        { return (*answer)(x).Write(p) }
+func (x *answer1) WriteString(s string) (int, error)  { return (*answer)(x).WriteString(s) }
+func (x *answer1) Flush()                             { _ = x.FlushError() }
+func (x *answer1) FlushError() error                  { return (*answer)(x).FlushError() }
+func (x *answer1) Unwrap() http.ResponseWriter        { return x.ResponseWriter }
+func (x *answer1) SetWriteDeadline(t time.Time) error { return (*answer)(x).SetWriteDeadline(t) }
 
 func (x *answer1) ReadFrom(r io.Reader) (int64, error) { return (*answer)(x).readFrom(r) }
 
@@ -83,13 +105,14 @@ func (x *answer1) CloseNotify() <-chan bool { return (*answer)(x).closeNotify() 
 // answer2 is an answer of HTTP/2.
 type answer2 answer
 
-func (x *answer2) Header() http.Header               { return x.ResponseWriter.Header() }
-func (x *answer2) WriteHeader(code int)              { (*answer)(x).WriteHeader(code) }
-func (x *answer2) Write(p []byte) (int, error)       { return (*answer)(x).Write(p) }
-func (x *answer2) WriteString(s string) (int, error) { return (*answer)(x).WriteString(s) }
-func (x *answer2) Flush()                            { _ = x.FlushError() }
-func (x *answer2) FlushError() error                 { return (*answer)(x).FlushError() }
-func (x *answer2) Unwrap() http.ResponseWriter       { return x.ResponseWriter }
+func (x *answer2) Header() http.Header                { return x.ResponseWriter.Header() }
+func (x *answer2) WriteHeader(code int)               { (*answer)(x).WriteHeader(code) }
+func (x *answer2) Write(p []byte) (int, error)        { return (*answer)(x).Write(p) }
+func (x *answer2) WriteString(s string) (int, error)  { return (*answer)(x).WriteString(s) }
+func (x *answer2) Flush()                             { _ = x.FlushError() }
+func (x *answer2) FlushError() error                  { return (*answer)(x).FlushError() }
+func (x *answer2) Unwrap() http.ResponseWriter        { return x.ResponseWriter }
+func (x *answer2) SetWriteDeadline(t time.Time) error { return (*answer)(x).SetWriteDeadline(t) }
 
 func (x *answer2) Push(target string, opts *http.PushOptions) error {
 	return x.ResponseWriter.(http.Pusher).Push(target, opts)
@@ -118,7 +141,7 @@ func (x *answer) begin(code int) {
 	if x.code != 0 {
 		return
 	}
-	x.code = code
+	x.code, x.answered = code, x.ctx.Err() == nil
 	if x.trace != nil {
 		x.told = x.route()
 		h := x.Header()
@@ -207,10 +230,27 @@ func (x *answer) closeNotify() <-chan bool {
 }
 
 func (x *answer) failed(err error) error {
-	if err != nil && errors.Is(err, os.ErrDeadlineExceeded) {
+	if err != nil && (errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, http.ErrHandlerTimeout)) {
 		x.late = true
 	}
 	return err
+}
+
+// tooLate tells whether the client had no answer, or not all of it, because a limit
+// of the server's had passed, which over HTTP/2 looks as if the client had given up.
+func (x *answer) tooLate() bool {
+	cause := x.ctx.Err()
+	if x.late || x.code == 0 && cause == context.DeadlineExceeded {
+		return true
+	}
+	if x.deadline.IsZero() {
+		return false
+	}
+	left := time.Until(x.deadline)
+	if cause != nil { // net/http has begun to count before us, on a busy machine long before
+		left -= min(x.deadline.Sub(x.began)/5, time.Second) + 5*time.Millisecond
+	}
+	return left <= 0
 }
 
 // end is deferred around the handler. What it panics with goes on.
@@ -229,9 +269,9 @@ func (x *answer) end() {
 
 func (x *answer) status(v any) string {
 	switch {
-	case x.late:
+	case x.tooLate():
 		return telemetry.StatusAborted // and net/http has cancelled the context
-	case errors.Is(x.ctx.Err(), context.Canceled):
+	case errors.Is(x.ctx.Err(), context.Canceled) && !(x.answered && x.code >= http.StatusInternalServerError):
 		return telemetry.StatusCanceled
 	case !x.finished:
 		if x.code == 0 && v != nil && v != http.ErrAbortHandler {

@@ -49,8 +49,11 @@
 // that was wanted, and the status. The status is that of the answer proper, not of an
 // informational one, or
 //
-//	CANCELLED  the client hung up before the handler had returned, whatever it answered
-//	aborted    the handler broke the answer off, or it was too late for the server's write deadline
+//	CANCELLED  the client hung up before the handler had returned, whatever it answered then
+//	aborted    the handler broke the answer off, or was too late: for the server's WriteTimeout or
+//	           a write deadline, for [http.TimeoutHandler], or for the deadline of the request's
+//	           context without an answer. Over HTTP/2 a WriteTimeout looks as if the client
+//	           had hung up: who does so in the last fifth of it, at most a second, counts here
 //	500        the handler panicked before it answered
 //	101        a tunnel, measured until it began
 //	hijacked   the handler took the connection, measured until then

@@ -63,13 +63,18 @@ func histogram(t testing.TB) (*sdkmetric.MeterProvider, func() (counts map[strin
 
 // server starts a server that speaks HTTP/1.1 and h2c, and says nothing.
 func server(t testing.TB, h http.Handler) *httptest.Server {
+	srv := unstarted(h)
+	srv.Start()
+	t.Cleanup(srv.Close)
+	return srv
+}
+
+func unstarted(h http.Handler) *httptest.Server {
 	srv := httptest.NewUnstartedServer(h)
 	srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	srv.Config.Protocols = new(http.Protocols)
 	srv.Config.Protocols.SetHTTP1(true)
 	srv.Config.Protocols.SetUnencryptedHTTP2(true)
-	srv.Start()
-	t.Cleanup(srv.Close)
 	return srv
 }
 
@@ -195,6 +200,92 @@ func TestWritesThatAreTooLateAreNoHangUps(t *testing.T) {
 	srv.Close()
 	counts, _ := collect()
 	assert.Equal(t, map[string]uint64{"v2 stable aborted": 1}, counts)
+}
+
+// Nor do other limits of the server's excuse it: what its client gets is no answer of
+// the handler.
+func TestLimitsOfTheServerAreNoHangUps(t *testing.T) {
+	wait := func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+	slow := func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-r.Context().Done():
+		case <-time.After(250 * time.Millisecond):
+		}
+		_, _ = io.WriteString(w, "late")
+	}
+	within := func(h http.Handler) http.Handler { return http.TimeoutHandler(h, 10*time.Millisecond, "too slow") }
+	cancelling := func(h http.Handler) http.Handler { // as routers have it
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			ctx, cancel := context.WithTimeout(r.Context(), 10*time.Millisecond)
+			defer cancel()
+			h.ServeHTTP(w, r.WithContext(ctx))
+			w.WriteHeader(http.StatusGatewayTimeout)
+		})
+	}
+	for name, c := range map[string]struct {
+		outside func(http.Handler) http.Handler
+		handler http.HandlerFunc
+		limit   time.Duration
+		status  string
+	}{
+		"TimeoutHandler":            {within, wait, 0, "aborted"},
+		"TimeoutHandler, late":      {within, func(w http.ResponseWriter, _ *http.Request) { writeUntilItFails(w) }, 0, "aborted"},
+		"deadline":                  {cancelling, wait, 0, "aborted"},
+		"deadline, the handler's":   {cancelling, func(w http.ResponseWriter, r *http.Request) { wait(w, r); w.WriteHeader(503) }, 0, "503"},
+		"WriteTimeout":              {nil, slow, 150 * time.Millisecond, "aborted"},
+		"WriteTimeout, unlimited":   {nil, unlimited(time.Time{}, slow), 150 * time.Millisecond, "200"},
+		"WriteTimeout, more time":   {nil, unlimited(time.Now().Add(time.Hour), slow), 150 * time.Millisecond, "200"},
+		"WriteTimeout, enough time": {nil, slow, time.Hour, "200"},
+	} {
+		for _, client := range []*http.Client{{Transport: plain(t)}, h2c(t)} {
+			provider, collect := histogram(t)
+			h := mustHandler(t, c.handler, self(""), grayhttp.WithMeterProvider(provider))
+			if c.outside != nil {
+				h = c.outside(h)
+			}
+			srv := unstarted(h)
+			srv.Config.WriteTimeout = c.limit
+			srv.Start()
+			_ = get(context.Background(), client, srv.URL)
+			require.Eventually(t, func() bool { counts, _ := collect(); return len(counts) > 0 }, 5*time.Second, time.Millisecond, name)
+			srv.Close()
+			counts, _ := collect()
+			assert.Equal(t, map[string]uint64{"stable stable " + c.status: 1}, counts, name)
+		}
+	}
+}
+
+func writeUntilItFails(w io.Writer) {
+	for {
+		if _, err := io.WriteString(w, "x"); err != nil {
+			return
+		}
+	}
+}
+
+func unlimited(until time.Time, h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).SetWriteDeadline(until)
+		h(w, r)
+	}
+}
+
+// What a client was told before it hung up stays an error.
+func TestAnErrorThatWasToldStays(t *testing.T) {
+	for _, client := range []*http.Client{{Transport: plain(t)}, h2c(t)} {
+		for code, want := range map[int]string{500: "500", 503: "503", 200: "CANCELLED", 404: "CANCELLED"} {
+			provider, collect := histogram(t)
+			srv := server(t, mustHandler(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.WriteHeader(code)
+				_ = http.NewResponseController(w).Flush()
+				<-r.Context().Done()
+			}), self(""), grayhttp.WithMeterProvider(provider)))
+			resp, err := client.Get(srv.URL)
+			require.NoError(t, err)
+			_ = resp.Body.Close()
+			require.Eventually(t, func() bool { counts, _ := collect(); return counts["stable stable "+want] == 1 }, 5*time.Second, time.Millisecond)
+		}
+	}
 }
 
 type endless struct{}

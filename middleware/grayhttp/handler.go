@@ -130,6 +130,9 @@ func (s *server) arrival(ctx context.Context, r *http.Request, tag graytag.Tag) 
 		return nil
 	}
 	a := s.self.Classify(tag)
+	if !s.metrics.RequestsEnabled(ctx) || s.self.Known(ctx) {
+		return a
+	}
 	_, wanted := s.self.Labels(a)
 	s.metrics.Request(ctx, wanted, string(a.Outcome))
 	return a

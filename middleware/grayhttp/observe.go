@@ -18,18 +18,22 @@ import (
 // the answer stays inside the system.
 func (s *server) serve(next http.Handler, w http.ResponseWriter, r, in *http.Request, a *Arrival, inside bool) {
 	ctx := in.Context()
-	traced := inside && hops.Asks(in.Header[hops.TraceHeader])
+	// Middleware of ours around this one gathers what we would.
+	traced := inside && hops.Asks(in.Header[hops.TraceHeader]) && hops.FromContext(ctx) == nil
 	measured := false
 	if a != nil {
 		telemetry.Arrived(ctx, a.Wanted, a.Version, string(a.Outcome))
 		if a.Outcome == subset.Misrouted {
-			s.misrouted.Log(ctx, a, s.self.Hidden(), s.reject, "path", in.URL.Path)
+			known := s.self.Known(r.Context())
+			if s.reject || !known {
+				s.misrouted.Log(ctx, a, s.self.Hidden(), s.reject, "path", in.URL.Path)
+			}
 			if s.reject {
-				s.refuse(ctx, w, a, inside, traced)
+				s.refuse(ctx, w, a, inside, traced, known)
 				return
 			}
 		}
-		measured = s.metrics.DurationEnabled(ctx)
+		measured = s.metrics.DurationEnabled(ctx) && !s.self.Known(r.Context())
 	}
 	profiled := s.profiles != nil && !exempts(s.exempt, in.URL.Path)
 	if !measured && !traced && !profiled {
@@ -72,8 +76,9 @@ func (s *server) measure(ctx context.Context, a *Arrival, status string, d time.
 	s.metrics.Duration(ctx, version, wanted, a.Outcome == subset.Matched, status, d)
 }
 
-// refuse answers a request that should not be here. The handler does not run.
-func (s *server) refuse(ctx context.Context, w http.ResponseWriter, a *Arrival, inside, traced bool) {
+// refuse answers a request that should not be here. The handler does not run. known
+// says that middleware of ours around this one measures the answer.
+func (s *server) refuse(ctx context.Context, w http.ResponseWriter, a *Arrival, inside, traced, known bool) {
 	began := time.Now()
 	h := w.Header()
 	if inside {
@@ -86,5 +91,7 @@ func (s *server) refuse(ctx context.Context, w http.ResponseWriter, a *Arrival, 
 	}
 	w.WriteHeader(http.StatusMisdirectedRequest)
 	_, _ = w.Write([]byte("421 Misdirected Request: this instance serves another version\n"))
-	s.measure(ctx, a, telemetry.HTTPStatus(http.StatusMisdirectedRequest), time.Since(began))
+	if !known {
+		s.measure(ctx, a, telemetry.HTTPStatus(http.StatusMisdirectedRequest), time.Since(began))
+	}
 }

@@ -236,7 +236,7 @@ func WithInjectTo(allow func(host string) bool) TransportOption {
 // this instance, see [ArrivalFromContext], before anything else sees them: with 421
 // Misdirected Request, and [MisroutedHeader]. Clients of this library then try once
 // elsewhere, whatever the method, unless the body of the request cannot be had
-// again. It takes [WithSelf], and the policy that callers have for this service.
+// again: one without GetBody, of which more than 16 KiB were read. It takes [WithSelf], and the policy that callers have for this service.
 //
 // Whatever comes here by another way than through a balancer of this library must be
 // exempt ([WithExempt]): health checks above all. A gray instance that rejects

@@ -3,6 +3,7 @@ package grayhttp_test
 import (
 	"context"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 
 	"github.com/graylane/graylane/graytag"
 	"github.com/graylane/graylane/middleware/grayhttp"
@@ -282,4 +284,39 @@ func TestTheWayThroughAnEdge(t *testing.T) {
 	require.Len(t, got, 4)
 	assert.Equal(t, hop{Service: "web", Instance: "e1", Wanted: "v2", Got: "stable", Outcome: "fallback"}, got[0])
 	assert.Equal(t, []string{"order", "inventory", "coupon"}, []string{got[1].Service, got[2].Service, got[3].Service})
+}
+
+// A handler of ours within another counts nothing twice, and what the inner one's
+// handler calls is in the route that the outer one answers.
+func TestHandlersWithinOthers(t *testing.T) {
+	_, client := chain(t)
+	measured, collect := histogram(t)
+	counted, sum := meter(t)
+	for _, provider := range []*sdkmetric.MeterProvider{measured, counted} {
+		var h http.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			assert.NoError(t, get(r.Context(), client, "http://user/"))
+			_, _ = io.WriteString(w, "he")
+			assert.NoError(t, get(r.Context(), client, "http://user/"))
+		})
+		for range 3 {
+			h = mustHandler(t, h, grayhttp.WithSelf(registry.Instance{Service: "order", ID: "order-v2", Metadata: map[string]string{"version": "v2"}}), grayhttp.WithMeterProvider(provider))
+		}
+		srv := server(t, h)
+		ctx, trace := propagation.TraceRoute(v2())
+		require.NoError(t, get(ctx, &http.Client{Transport: newTransport(t)}, srv.URL))
+		srv.Close()
+		trace.End()
+		route, _ := trace.Hops()
+		assert.Equal(t, []hop{toOrder, toUser, toUser}, route)
+	}
+	logger, log := logTo(slog.LevelWarn)
+	me := grayhttp.WithSelf(registry.Instance{Service: "order", Metadata: map[string]string{"version": "v2"}})
+	inner := mustHandler(t, http.NotFoundHandler(), me, grayhttp.WithLogger(logger))
+	srv := server(t, mustHandler(t, inner, me, grayhttp.WithLogger(logger)))
+	require.NoError(t, get(context.Background(), &http.Client{Transport: plain(t)}, srv.URL))
+	assert.Len(t, log.lines(), 1)
+
+	counts, _ := collect()
+	assert.Equal(t, map[string]uint64{"v2 v2 200": 1}, counts)
+	assert.Equal(t, map[string]int64{"v2 matched": 1}, sum("graylane.server.requests", "wanted", "outcome"))
 }

@@ -271,6 +271,26 @@ func goroutineLabels(t testing.TB) string {
 	return ""
 }
 
+// What the first request to a service starts, its watch and connections, serves
+// others, too, and burns in nobody's name.
+func TestProfilesOfRequestsAlone(t *testing.T) {
+	reg := memory.New()
+	srv := server(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	register(t, reg, "user", "u1", "", srv.Listener.Addr().String())
+	for _, base := range []*http.Transport{{}, h2c(t).Transport.(*http.Transport)} {
+		client := newClient(t, reg, grayhttp.WithBalancer(httplb.WithBase(base)))
+		entrance := server(t, mustHandler(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			assert.NoError(t, get(r.Context(), client, "http://user/"))
+		}), self("v2"), grayhttp.WithProfileLabels(), quiet))
+		require.NoError(t, get(context.Background(), &http.Client{Transport: plain(t)}, entrance.URL))
+		entrance.Close()
+		var buf bytes.Buffer
+		require.NoError(t, pprof.Lookup("goroutine").WriteTo(&buf, 1))
+		assert.Contains(t, buf.String(), "httplb.(*service).run")
+		assert.NotContains(t, buf.String(), "gray.version")
+	}
+}
+
 // Without a service that is known, the version is the one for all.
 func TestProfilesWithoutSelf(t *testing.T) {
 	labels := make(chan string, 1)
