@@ -40,7 +40,7 @@ func TestTheCodeOfTheReadmeIsTheCodeThatRuns(t *testing.T) {
 		run[block] = true
 		assert.Contains(t, string(readme), "```go\n"+block+"\n```", "the part on %s", name)
 	}
-	require.Len(t, run, 5)
+	require.Len(t, run, 6)
 	for _, part := range strings.Split(string(readme), "```go\n")[1:] {
 		block, _, _ := strings.Cut(part, "\n```")
 		assert.True(t, run[block], "no Example runs:\n%s", block)
