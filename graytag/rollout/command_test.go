@@ -1,6 +1,7 @@
 package rollout_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -67,6 +68,15 @@ func TestCommands(t *testing.T) {
 				assert.Equal(t, t0, got.Entered, "%s from %s", c, phase)
 			}
 		}
+	}
+}
+
+func TestWhatIsNoCommand(t *testing.T) {
+	for _, c := range []rollout.Command{"dance", "finish", ""} {
+		p := plan(t, lane)
+		p.State = at(rollout.Done, 4)
+		_, err := p.Do(c, note(t0))
+		assert.EqualError(t, err, fmt.Sprintf("rollout: lane: no command %q; there are [start pause resume promote rollback freeze restore]", c))
 	}
 }
 

@@ -715,11 +715,13 @@ func TestLogAlerter(t *testing.T) {
 		{Kind: rollout.KindAdvanced, Plan: "lane", To: rollout.State{Phase: rollout.Running, Stage: 2}, Percent: rule.MustPercent("10"), Who: "gw", Why: "passed", Revision: 7},
 		{Kind: rollout.KindRolledBack, Plan: "lane", Report: &rollout.Report{Verdict: rollout.VerdictFail}},
 		{Kind: rollout.KindStopped, Who: "ann"},
+		{Kind: rollout.KindFinished, Plan: "lane", Who: "ann"},
 	} {
 		require.NoError(t, a.Alert(t.Context(), e))
 	}
 	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
-	require.Len(t, lines, 3)
+	require.Len(t, lines, 4)
+	assert.NotContains(t, lines[3], "percent=", "there is none any more")
 	assert.Contains(t, lines[0], `level=INFO msg="gray rollout: plan lane: advanced, at 10 %" kind=advanced plan=lane phase=running stage=2 percent=10 who=gw why=passed revision=7`)
 	assert.Contains(t, lines[1], "level=ERROR")
 	assert.Contains(t, lines[2], `level=WARN msg="gray rollout: the kill switch is on, everyone is stable" kind=stopped who=ann`)

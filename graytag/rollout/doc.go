@@ -45,12 +45,13 @@
 // # States
 //
 // A plan is pending, then internal (testers alone), then running through its stages,
-// then done, which keeps 100 % and is watched no more. Somebody may pause it, where a breach still counts,
-// or freeze it, where nothing counts. Rolled back, its rules are disabled until
-// somebody restores what was before, or starts again. [Change] is what an operator
-// does, [Step] what the samples do; both are functions of a document, a report and a
-// time, and change nothing but the text that has to: people lay their documents out.
-// [Finish] clears the rules, once every service has the new release as stable.
+// then done, which keeps 100 % and is watched no more. Somebody may pause it, where a
+// breach still counts, or freeze it, where nothing counts. Rolled back, its rules are
+// disabled until somebody restores what was before, or starts again. [Change] is what
+// an operator does, [Step] what the samples do; both are functions of a document, a
+// report and a time, and change nothing but the text that has to: people lay their
+// documents out. [Finish] clears the rules, once every service has the new release as
+// stable.
 //
 // # Writing
 //

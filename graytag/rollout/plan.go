@@ -59,8 +59,8 @@ type Plan struct {
 // Target is a version that a plan brings to a service; the service is "" for all
 // services together.
 type Target struct {
-	Service string
-	Version string
+	Service string `json:"service"`
+	Version string `json:"version"`
 }
 
 // Internal are the rules that make testers gray, without a percentage. With
