@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 )
 
 // Error is one fault of a plan.
@@ -116,19 +115,6 @@ func (e *CommandError) Error() string {
 		return fmt.Sprintf("rollout: %s: no command %q; there are %v", e.Plan, shorten(string(e.Command), 64), Commands())
 	}
 	return fmt.Sprintf("rollout: %s: a plan that is %s cannot %s", e.Plan, e.Phase, e.Command)
-}
-
-// IncompleteError says that a source does not know everything about a window.
-type IncompleteError struct {
-	From, To time.Time
-	// Reason says what is not known.
-	Reason string
-}
-
-// Error names the window and the reason.
-func (e *IncompleteError) Error() string {
-	return fmt.Sprintf("rollout: the requests from %s to %s are not all known: %s",
-		e.From.UTC().Format(time.RFC3339), e.To.UTC().Format(time.RFC3339), e.Reason)
 }
 
 // shorten cuts a text to n bytes, without breaking a character.
