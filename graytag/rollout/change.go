@@ -11,6 +11,12 @@ import (
 // this is. Both are nil where there is nothing to change: a rollback of what is
 // rolled back. It writes nothing; [Run] does.
 //
+// All rules of the plan change with its state: internal enables those of testers and
+// sets the percentages to 0; running enables all, at the percentage of the stage; done
+// is 100 %; rolled back disables all. A pause and a freeze touch none: what somebody
+// has switched off by hand stays off until the plan is resumed. Nothing else in the
+// text changes.
+//
 // The error is a [*NoPlanError], a [*CommandError] where the phase does not fit, or
 // holds faults of the document or of the plan. A rollback is done also where the
 // plan or its state is faulty.
@@ -88,7 +94,7 @@ func (p *Plan) write(data []byte, m Move, r *Report, n Note) ([]byte, *Event, er
 	if m.Kind == KindSuggestAdvance || m.Kind == KindSuggestBreach {
 		return nil, e, nil
 	}
-	changed, err := SetState(data, p.ID, m.To)
+	changed, err := setState(data, p.ID, m.To)
 	if err != nil {
 		return nil, nil, err
 	}

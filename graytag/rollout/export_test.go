@@ -2,6 +2,9 @@ package rollout
 
 import "time"
 
+// SetState and SetStop are what all writing goes through.
+var SetState, SetStop = setState, setStop
+
 // WithWebhookBackoff replaces the delays between attempts.
 func WithWebhookBackoff(first, longest time.Duration) WebhookOption {
 	return webhookOption(func(c *webhookConfig) { c.first, c.longest = first, longest })
