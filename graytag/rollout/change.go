@@ -3,6 +3,8 @@ package rollout
 import (
 	"bytes"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/graylane/graylane/graytag/rule"
 )
@@ -32,6 +34,7 @@ func Change(data []byte, plan string, c Command, n Note) ([]byte, *Event, error)
 			return nil, nil, err
 		}
 		p = salvage(plan, set.Plans[plan])
+		n.Why = shorten(strings.TrimSpace(n.Why+" "+unknownRules(set, plan)), MaxWhyBytes)
 	}
 	to, err := p.Do(c, n)
 	if err != nil {
@@ -42,6 +45,23 @@ func Change(data []byte, plan string, c Command, n Note) ([]byte, *Event, error)
 		kind = KindDone
 	}
 	return p.write(data, Move{Kind: kind, To: to, Why: n.Why}, nil, n)
+}
+
+// unknownRules says which rules a faulty plan names in vain: a rollback cannot disable
+// them, and people have to know.
+func unknownRules(set *rule.Set, plan string) string {
+	v, err := value(set.Plans[plan])
+	if err != nil {
+		return ""
+	}
+	m, _ := v.(map[string]any)
+	names := slices.DeleteFunc(namedRules(m), func(name string) bool {
+		return slices.ContainsFunc(set.Rules, func(r rule.Rule) bool { return r.ID == name })
+	})
+	if len(names) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("(no rule has the id %q)", names)
 }
 
 // salvage is a plan of which nothing but the state may be good.

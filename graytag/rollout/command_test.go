@@ -152,6 +152,11 @@ func TestRollbackOfAFaultyPlan(t *testing.T) {
 		require.NotNil(t, e, what)
 		assert.Equal(t, "off", rules(t, string(data))["inventory"], what)
 		assert.Equal(t, "7", rules(t, string(data))["other"], what)
+		if what == "a rule is gone" {
+			assert.Equal(t, `a test (no rule has the id ["order"])`, e.Why, "it may go by another id, and be on")
+		} else {
+			assert.Equal(t, "a test", e.Why, what)
+		}
 	}
 	_, _, err := rollout.Change([]byte(lane), "nobody", rollout.CommandRollback, note(t0))
 	var none *rollout.NoPlanError
