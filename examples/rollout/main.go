@@ -12,6 +12,8 @@
 // does anything about it.
 //
 // It prints what happened and when, as the users, the store and the webhook saw it.
+// On Consul, what it has written stays below graylane/examples/rollout in the KV store.
+//
 // The exit status is 1 where the release does not end so, or a user meets a fault
 // after the rollback.
 package main

@@ -32,7 +32,7 @@ const document = `{
       "stages": [{"percent": 10, "hold": "2s"}, {"percent": 20, "hold": "2s"}, {"percent": 30, "hold": "2s"}, {"percent": 100}],
       "analysis": {
         "window": "2s", "every": "200ms", "services": ["order"],
-        "errors": {"minRequests": 20}, "latency": {"off": true, "minRequests": 20}
+        "errors": {"minRequests": 20}, "latency": {"off": true}
       },
       "onBreach": "rollback"
     }

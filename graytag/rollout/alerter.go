@@ -43,7 +43,10 @@ func NewLogAlerter(l *slog.Logger) Alerter {
 		attrs := []slog.Attr{slog.String("kind", string(e.Kind))}
 		if e.Plan != "" {
 			attrs = append(attrs, slog.String("plan", e.Plan), slog.String("phase", string(e.To.phase())),
-				slog.Int("stage", e.To.Stage), slog.String("percent", e.Percent.String()))
+				slog.Int("stage", e.To.Stage))
+			if e.Percent.IsSet() {
+				attrs = append(attrs, slog.String("percent", e.Percent.String()))
+			}
 		}
 		attrs = append(attrs, slog.String("who", e.Who), slog.String("why", e.Why), slog.Uint64("revision", e.Revision))
 		logger.LogAttrs(ctx, e.level(), "gray rollout: "+e.Text(), attrs...)

@@ -73,7 +73,7 @@ func (d *document) bytes() ([]byte, error) {
 	return data, nil
 }
 
-// SetState returns the rule document with a plan in state s, and with all rules of
+// setState returns the rule document with a plan in state s, and with all rules of
 // the plan as s has them: one write moves them together. Nothing else in the text
 // changes. In detail: internal enables the rules of testers and sets the
 // percentages to 0; running, paused and frozen enable all rules, at the percentage
@@ -85,7 +85,7 @@ func (d *document) bytes() ([]byte, error) {
 // plan or its rules are faulty: it disables what it finds. A plan that does not
 // exist is a [*NoPlanError]. The error holds the faults of s, or of a plan that
 // already governs one of the rules, as of [Parse].
-func SetState(data []byte, plan string, s State) ([]byte, error) {
+func setState(data []byte, plan string, s State) ([]byte, error) {
 	d, err := readDocument(data)
 	if err != nil {
 		return nil, err
@@ -193,12 +193,12 @@ func namedRules(plan map[string]any) (names []string) {
 	return names
 }
 
-// SetStop returns the rule document with the kill switch on or off. On sends
+// setStop returns the rule document with the kill switch on or off. On sends
 // everyone to stable whatever the rules say; data that is no rule set becomes a
 // document that does nothing else, for engines would not take it otherwise. Off
 // starts the holds of all plans anew at now: what happened before the stop is no
 // evidence.
-func SetStop(data []byte, stop bool, now time.Time) ([]byte, error) {
+func setStop(data []byte, stop bool, now time.Time) ([]byte, error) {
 	d, err := readDocument(data)
 	if err != nil {
 		if stop {

@@ -3,6 +3,8 @@ package rollout
 import (
 	"bytes"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/graylane/graylane/graytag/rule"
 )
@@ -10,6 +12,12 @@ import (
 // Change returns the rule document after command c on a plan, and the event that
 // this is. Both are nil where there is nothing to change: a rollback of what is
 // rolled back. It writes nothing; [Run] does.
+//
+// All rules of the plan change with its state: internal enables those of testers and
+// sets the percentages to 0; running enables all, at the percentage of the stage; done
+// is 100 %; rolled back disables all. A pause and a freeze touch none: what somebody
+// has switched off by hand stays off until the plan is resumed. Nothing else in the
+// text changes.
 //
 // The error is a [*NoPlanError], a [*CommandError] where the phase does not fit, or
 // holds faults of the document or of the plan. A rollback is done also where the
@@ -26,6 +34,7 @@ func Change(data []byte, plan string, c Command, n Note) ([]byte, *Event, error)
 			return nil, nil, err
 		}
 		p = salvage(plan, set.Plans[plan])
+		n.Why = shorten(strings.TrimSpace(n.Why+" "+unknownRules(set, plan)), MaxWhyBytes)
 	}
 	to, err := p.Do(c, n)
 	if err != nil {
@@ -36,6 +45,23 @@ func Change(data []byte, plan string, c Command, n Note) ([]byte, *Event, error)
 		kind = KindDone
 	}
 	return p.write(data, Move{Kind: kind, To: to, Why: n.Why}, nil, n)
+}
+
+// unknownRules says which rules a faulty plan names in vain: a rollback cannot disable
+// them, and people have to know.
+func unknownRules(set *rule.Set, plan string) string {
+	v, err := value(set.Plans[plan])
+	if err != nil {
+		return ""
+	}
+	m, _ := v.(map[string]any)
+	names := slices.DeleteFunc(namedRules(m), func(name string) bool {
+		return slices.ContainsFunc(set.Rules, func(r rule.Rule) bool { return r.ID == name })
+	})
+	if len(names) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("(no rule has the id %q)", names)
 }
 
 // salvage is a plan of which nothing but the state may be good.
@@ -88,7 +114,7 @@ func (p *Plan) write(data []byte, m Move, r *Report, n Note) ([]byte, *Event, er
 	if m.Kind == KindSuggestAdvance || m.Kind == KindSuggestBreach {
 		return nil, e, nil
 	}
-	changed, err := SetState(data, p.ID, m.To)
+	changed, err := setState(data, p.ID, m.To)
 	if err != nil {
 		return nil, nil, err
 	}

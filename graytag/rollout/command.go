@@ -27,6 +27,9 @@ const (
 	CommandRestore Command = "restore"
 )
 
+// commandFinish stands in errors: [Finish] asks for more than a command does.
+const commandFinish Command = "finish"
+
 // Commands returns all commands.
 func Commands() []Command {
 	return []Command{CommandStart, CommandPause, CommandResume, CommandPromote, CommandRollback, CommandFreeze, CommandRestore}

@@ -1,6 +1,7 @@
 package rollout_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -67,6 +68,15 @@ func TestCommands(t *testing.T) {
 				assert.Equal(t, t0, got.Entered, "%s from %s", c, phase)
 			}
 		}
+	}
+}
+
+func TestWhatIsNoCommand(t *testing.T) {
+	for _, c := range []rollout.Command{"dance", "finish", ""} {
+		p := plan(t, lane)
+		p.State = at(rollout.Done, 4)
+		_, err := p.Do(c, note(t0))
+		assert.EqualError(t, err, fmt.Sprintf("rollout: lane: no command %q; there are [start pause resume promote rollback freeze restore]", c))
 	}
 }
 
@@ -142,6 +152,11 @@ func TestRollbackOfAFaultyPlan(t *testing.T) {
 		require.NotNil(t, e, what)
 		assert.Equal(t, "off", rules(t, string(data))["inventory"], what)
 		assert.Equal(t, "7", rules(t, string(data))["other"], what)
+		if what == "a rule is gone" {
+			assert.Equal(t, `a test (no rule has the id ["order"])`, e.Why, "it may go by another id, and be on")
+		} else {
+			assert.Equal(t, "a test", e.Why, what)
+		}
 	}
 	_, _, err := rollout.Change([]byte(lane), "nobody", rollout.CommandRollback, note(t0))
 	var none *rollout.NoPlanError

@@ -19,15 +19,16 @@ type Difference struct {
 	After  string `json:"after,omitempty"`
 }
 
-// MaxDifferences bounds what [Diff] returns, and maxShownBytes each of its texts.
+// MaxDifferences bounds what [Diff] returns.
+const MaxDifferences = 200
+
 const (
-	MaxDifferences = 200
-	maxShownBytes  = 300
-	maxPathBytes   = 4096 // deeper down, where no rule set is, values differ as a whole
+	maxShownBytes = 300  // of each of its texts
+	maxPathBytes  = 4096 // deeper down, where no rule set is, values differ as a whole
 )
 
 // Diff returns where two rule documents differ, at most MaxDifferences places, in
-// the order of their paths. What is no JSON differs as a whole.
+// the order of their paths. Their texts are cut to 300 bytes. What is no JSON differs as a whole.
 func Diff(before, after []byte) []Difference {
 	if bytes.Equal(before, after) {
 		return nil

@@ -27,7 +27,8 @@
 //	          salt and hashBy, and match, from and until are the same for every
 //	          service, so that a user is gray on all services or on none
 //	internal  rules: a whitelist without a percentage, which comes first;
-//	          hold: after which testers are enough, where the plan moves by itself
+//	          hold: after which testers are enough, where the plan moves by itself;
+//	          without it they are alone until somebody promotes the plan
 //	stages    growing percentages, the last one 100; hold: for how long at least, "30m"
 //	services  the services of the lane; those of the rules
 //	analysis  window "5m", every "10s", minMatched 0.9, level 0.00005, services,
@@ -37,18 +38,20 @@
 //	mode      "auto", or "suggest", which only says so, or "manual"
 //	state     where the plan is; this package writes it
 //
-// [ParseDocument] reads the plans and reports every fault with its path. Engines
-// know nothing of plans: a gateway serves a document whatever is in them.
+// [ParseDocument] reads the plans and reports every fault with its path; an editor
+// completes them by schema.json beside this package ([Schema]). Engines know nothing of
+// plans: a gateway serves a document whatever is in them.
 //
 // # States
 //
 // A plan is pending, then internal (testers alone), then running through its stages,
-// then done, which keeps 100 %. Somebody may pause it, where a breach still counts,
-// or freeze it, where nothing counts. Rolled back, its rules are disabled until
-// somebody restores what was before, or starts again. [Change] is what an operator
-// does, [Step] what the samples do; both are functions of a document, a report and a
-// time, and change nothing but the text that has to: people lay their documents out.
-// [Finish] clears the rules, once every service has the new release as stable.
+// then done, which keeps 100 % and is watched no more. Somebody may pause it, where a
+// breach still counts, or freeze it, where nothing counts. Rolled back, its rules are
+// disabled until somebody restores what was before, or starts again. [Change] is what
+// an operator does, [Step] what the samples do; both are functions of a document, a
+// report and a time, and change nothing but the text that has to: people lay their
+// documents out. [Finish] clears the rules, once every service has the new release as
+// stable.
 //
 // # Writing
 //
@@ -87,7 +90,9 @@
 // A [Controller] does by itself what is above: it follows the store, looks at each plan
 // as often as the plan's analysis says, and writes what comes of it. Several gateways
 // may run one each; an [Elector] lets one of them lead. It judges by its own source: a
-// [Recorder] knows the requests of its own gateway, a share of all.
+// [Recorder], which gateway.WithRecorder has a gateway fill, knows the requests of its
+// own gateway, a share of all; package promsource knows those of all. A window has to be
+// two of a recorder's slots long, [DefaultSlot], and better ten: see [WithSlot].
 //
 //	c, err := rollout.NewController(store, source, rollout.WithEngine(engine), rollout.WithAlerter(webhook))
 //	go c.Run(ctx)

@@ -102,7 +102,7 @@ func (e *NoPlanError) Error() string {
 	return fmt.Sprintf("rollout: no plan %q in the rule document", shorten(e.Plan, 128))
 }
 
-// CommandError says that a command does not fit the phase of a plan.
+// CommandError says that a command does not fit the phase of a plan, or is none.
 type CommandError struct {
 	Plan    string
 	Command Command
@@ -111,6 +111,9 @@ type CommandError struct {
 
 // Error names the command and the phase.
 func (e *CommandError) Error() string {
+	if finish := e.Command == commandFinish && e.Phase != Done; !finish && !slices.Contains(Commands(), e.Command) {
+		return fmt.Sprintf("rollout: %s: no command %q; there are %v", e.Plan, shorten(string(e.Command), 64), Commands())
+	}
 	return fmt.Sprintf("rollout: %s: a plan that is %s cannot %s", e.Plan, e.Phase, e.Command)
 }
 

@@ -3,11 +3,14 @@ package rollout_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
 	"github.com/graylane/graylane/graytag/rollout"
 	"github.com/graylane/graylane/graytag/rule"
+	"github.com/graylane/graylane/registry"
+	"github.com/graylane/graylane/registry/memory"
 )
 
 // A plan goes through its stages while gray is as good as stable, and back in one
@@ -149,4 +152,61 @@ func ExampleController() {
 	// Output:
 	// ann: plan v2: started, at 1 %
 	// ann: plan v2 is rolled back, its rules are off
+}
+
+// The new release is deployed as stable, service by service, and tells by its metadata
+// which it is, here by "build". The rules go when all services have it.
+func ExampleController_Finish() {
+	ctx := context.Background()
+	reg := memory.New()
+	deploy := func(service string) {
+		_, err := reg.Register(ctx, registry.Instance{ID: service + "-1", Service: service, Address: "10.0.0.7:8080", Metadata: map[string]string{"build": "v2"}})
+		if err != nil {
+			fmt.Println(err)
+		}
+	}
+	ready := func(ctx context.Context, service string) (n int, err error) {
+		for instances, err := range reg.Watch(ctx, service) {
+			if err != nil {
+				return 0, err
+			}
+			for _, i := range instances {
+				if i.Status == registry.StatusPassing && i.Metadata["version"] == "" && i.Metadata["build"] == "v2" {
+					n++
+				}
+			}
+			return n, nil
+		}
+		return 0, ctx.Err()
+	}
+	store := rule.NewMemoryStore()
+	_, err := store.Put(ctx, rule.Document{Data: []byte(`{
+		"rules": [{"id": "v2", "services": ["order", "inventory"], "percent": 0, "tag": "version=v2"}],
+		"plans": {"v2": {"rules": ["v2"], "stages": [{"percent": 100}]}}
+	}`)}, 0)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	c, err := rollout.NewController(store, nil, rollout.WithControllerLogger(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	ann := rollout.Note{Who: "ann"}
+	for _, command := range []rollout.Command{rollout.CommandStart, rollout.CommandPromote} {
+		if _, err := c.Do(ctx, "v2", command, ann); err != nil {
+			fmt.Println(err)
+		}
+	}
+	deploy("order")
+	_, err = c.Finish(ctx, "v2", ready, ann)
+	fmt.Println(err)
+	deploy("inventory")
+	if e, err := c.Finish(ctx, "v2", ready, ann); err == nil {
+		fmt.Println(e.Text())
+	}
+	// Output:
+	// rollout: v2: clearing the rules now would send everyone back: no READY stable instance of the new release of inventory
+	// plan v2 is finished, its rules are cleared
 }

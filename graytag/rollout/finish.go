@@ -36,7 +36,7 @@ func Finish(data []byte, plan string, ready func(service string) int, n Note) ([
 		return nil, nil, err
 	}
 	if p.State.Phase != Done {
-		return nil, nil, &CommandError{Plan: plan, Command: "finish", Phase: p.State.Phase}
+		return nil, nil, &CommandError{Plan: plan, Command: commandFinish, Phase: p.State.Phase}
 	}
 	if len(p.Services) == 0 {
 		return nil, nil, &Error{Path: "plans." + plan + ".services", Reason: "name the services of the lane: all of them have to be ready before the rules are cleared"}

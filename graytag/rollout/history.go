@@ -43,12 +43,13 @@ func History(ctx context.Context, store rule.Store) ([]Revision, error) {
 		r := Revision{
 			Revision: d.Revision, Author: d.Author, Reason: d.Reason, Time: d.Time, Data: d.Data,
 			Current: d.Revision == now.Revision, First: i == len(docs)-1,
+			Changes: []Difference{}, // a list for JSON, and not null
 		}
 		if _, err := rule.Parse(d.Data); err != nil {
 			r.Err = err.Error()
 		}
 		if !r.First {
-			r.Changes = Diff(docs[i+1].Data, d.Data)
+			r.Changes = append(r.Changes, Diff(docs[i+1].Data, d.Data)...)
 		}
 		list = append(list, r)
 	}

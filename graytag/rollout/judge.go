@@ -77,9 +77,9 @@ const pooled = 3
 // in each of the last windows, as many as the check asks for, and where in those
 // together gray has had the minimum of requests and the difference is credible:
 // [FisherGreater] is below the level. What is bad in the newest window and credible
-// only in up to three together fails as well: little traffic needs more time. For latencies that is tested on the
-// requests that took longer than what gray's p99 is held to. A limit fails without
-// a test.
+// only in up to three together fails as well: little traffic needs more time. For
+// latencies that is tested on the requests that took longer than what gray's p99 is
+// held to. A limit fails without a test.
 func (a *Analysis) Judge(windows []*Window, base *Baseline) []Check {
 	if len(windows) == 0 {
 		return []Check{{Name: CheckSource, Verdict: VerdictInconclusive, Why: "nothing has been seen of this stage yet", P: 1}}
@@ -106,6 +106,9 @@ func (a *Analysis) matched(w *Window) Check {
 	c := Check{Name: CheckMatched, Verdict: VerdictPass, Stable: a.MinMatched, P: 1}
 	if w.Wanted == 0 {
 		c.Verdict, c.Why = VerdictInconclusive, "no request wanted gray"
+		if w.Stable.Requests == 0 {
+			c.Why = "the source knows of no requests, gray or stable: is this its name of the service?"
+		}
 		return c
 	}
 	c.Gray = float64(w.Matched) / float64(w.Wanted)
@@ -140,11 +143,12 @@ func (a *Analysis) run(windows []*Window, consecutive int, name string, see func
 	}
 	c.Verdict = VerdictInconclusive
 	together := *windows[0]
+	var doubt string
 	whole := 1 // what is left of the stage before the others is no window of its own
 	for i, w := range windows {
 		if i > 0 {
 			if i < consecutive && !see(w).bad {
-				c.Why = fmt.Sprintf("%s: bad for %d windows of %d", newest.why, i, consecutive)
+				c.Why = fmt.Sprintf("%s: bad in %d of %d windows", newest.why, i, consecutive)
 				return c
 			}
 			together.merge(w)
@@ -166,9 +170,19 @@ func (a *Analysis) run(windows []*Window, consecutive int, name string, see func
 			}
 			return c
 		}
+		switch {
+		case whole < consecutive:
+			doubt = fmt.Sprintf("bad in %d of %d windows", whole, consecutive)
+		case !m.bad:
+			doubt = "not bad in the windows before"
+		case !m.enough:
+			doubt = "more gray requests are needed"
+		default:
+			doubt = fmt.Sprintf("by chance with a probability of %.2g, which is to be below %.2g", p, a.Level)
+		}
 	}
 	c.older = true
-	c.Why = newest.why + ": bad, but not for long enough, or not credible yet"
+	c.Why = newest.why + ": " + doubt
 	return c
 }
 

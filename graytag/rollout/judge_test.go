@@ -136,6 +136,37 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// What is not clear says what it is waiting for.
+func TestJudgeSaysWhatIsMissing(t *testing.T) {
+	twice := rollout.DefaultAnalysis()
+	twice.Errors.Consecutive = 2
+	standard := rollout.DefaultAnalysis()
+	for _, c := range []struct {
+		a       *rollout.Analysis
+		windows []traffic
+		check   string
+		why     string
+	}{
+		{&standard, []traffic{{}}, rollout.CheckMatched, "the source knows of no requests, gray or stable"},
+		{&standard, []traffic{{stable: 100}}, rollout.CheckMatched, "no request wanted gray"},
+		{&standard, []traffic{{gray: 50, grayErrors: 50, stable: 5000}}, rollout.CheckErrors, "0 of 5000 stable ones (0 %): more gray requests are needed"},
+		{&standard, []traffic{{gray: 300, grayErrors: 4, stable: 2700, stableErrors: 13}}, rollout.CheckErrors, "by chance with a probability of 0.082, which is to be below 5e-05"},
+		{&standard, []traffic{{gray: 300, grayErrors: 7, stable: 2700, stableErrors: 13}, {gray: 3000, stable: 2700}}, rollout.CheckErrors, "not bad in the windows before"},
+		{&twice, []traffic{{gray: 300, grayErrors: 30, stable: 2700}}, rollout.CheckErrors, "bad in 1 of 2 windows"},
+	} {
+		var windows []*rollout.Window
+		for _, w := range c.windows {
+			windows = append(windows, w.window())
+		}
+		for _, k := range c.a.Judge(windows, nil) {
+			if k.Name == c.check {
+				assert.Equal(t, maybe, k.Verdict, k.Why)
+				assert.Contains(t, k.Why, c.why)
+			}
+		}
+	}
+}
+
 func TestJudgeWithoutLatencies(t *testing.T) {
 	a := rollout.DefaultAnalysis()
 	w := rollout.NewWindow("v2", t0, t0.Add(time.Minute), []rollout.Sample{

@@ -29,7 +29,7 @@ type Move struct {
 func (p *Plan) Next(r *Report, n Note) Move {
 	s := &p.State
 	none := Move{To: p.State}
-	if !p.Watched() || !r.about(p, n.At) {
+	if !p.watched() || !r.about(p, n.At) {
 		return none
 	}
 	phase := s.phase()

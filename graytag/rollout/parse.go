@@ -200,7 +200,7 @@ func (c *checker) checkRules(p *Plan, path string, f *faults) {
 			continue
 		}
 		if !r.Percent.IsSet() {
-			f.addf(here, "rule %s has no percent: it would be in force for everyone before the plan starts; give it 0", id)
+			f.addf(here, "rule %s has no percent: it would be in force for all whom it matches before the plan starts; give it 0", id)
 		}
 		c.checkTag(r, here, f)
 		if first == nil {

@@ -30,14 +30,16 @@ func TestParseFillsInDefaults(t *testing.T) {
 	assert.Equal(t, "100", p.Percent(4).String())
 }
 
+// everything is a plan with all that there is.
+const everything = `{"id":"lane","rules":["order"],"internal":{"rules":["testers"],"hold":"1h0m0s"},"stages":[{"percent":0.5,"hold":"24h0m0s"},{"percent":100,"hold":"0s"}],` +
+	`"services":["cart","order"],"analysis":{"window":"1m0s","every":"5s","minMatched":0.5,"level":0.001,"services":["order"],` +
+	`"errors":{"off":true,"ratio":3,"floor":0.02,"max":0.1,"minRequests":7,"consecutive":2},` +
+	`"latency":{"ratio":1.5,"floor":"20ms","max":"1s","minRequests":8,"consecutive":3}},"onBreach":"previous","mode":"suggest",` +
+	`"state":{"phase":"rolled_back","stage":1,"since":"2026-12-01T09:00:00Z","who":"bob","why":"<it> & that","before":{"phase":"paused","stage":1,"since":"2026-12-01T08:30:00.5Z","entered":"2026-12-01T08:00:00Z",` +
+	`"baseline":{"order":{"requests":1000,"errors":5,"p99":"12ms"}}}}}`
+
 func TestParseReadsEverything(t *testing.T) {
-	const all = `{"id":"lane","rules":["order"],"internal":{"rules":["testers"],"hold":"1h0m0s"},"stages":[{"percent":0.5,"hold":"24h0m0s"},{"percent":100,"hold":"0s"}],` +
-		`"services":["cart","order"],"analysis":{"window":"1m0s","every":"5s","minMatched":0.5,"level":0.001,"services":["order"],` +
-		`"errors":{"off":true,"ratio":3,"floor":0.02,"max":0.1,"minRequests":7,"consecutive":2},` +
-		`"latency":{"ratio":1.5,"floor":"20ms","max":"1s","minRequests":8,"consecutive":3}},"onBreach":"previous","mode":"suggest",` +
-		`"state":{"phase":"rolled_back","stage":1,"since":"2026-12-01T09:00:00Z","who":"bob","why":"<it> & that","before":{"phase":"paused","stage":1,"since":"2026-12-01T08:30:00.5Z","entered":"2026-12-01T08:00:00Z",` +
-		`"baseline":{"order":{"requests":1000,"errors":5,"p99":"12ms"}}}}}`
-	p := plan(t, withPlan(all))
+	p := plan(t, withPlan(everything))
 	assert.Equal(t, rollout.Analysis{
 		Window: time.Minute, Every: 5 * time.Second, MinMatched: 0.5, Level: 0.001, Services: []string{"order"},
 		Errors:  rollout.ErrorCheck{Off: true, Ratio: 3, Floor: 0.02, Max: 0.1, MinRequests: 7, Consecutive: 2},
@@ -46,7 +48,7 @@ func TestParseReadsEverything(t *testing.T) {
 	assert.Equal(t, rollout.Baseline{Requests: 1000, Errors: 5, P99: 12 * time.Millisecond}, p.State.Before.Baseline["order"])
 	text, err := p.MarshalJSON()
 	require.NoError(t, err)
-	assert.Equal(t, all, string(text), "nothing is lost")
+	assert.Equal(t, everything, string(text), "nothing is lost")
 }
 
 // withPlan is the lane with another plan.
@@ -56,14 +58,16 @@ func withPlan(plan string) string {
 	return lane[:i] + `"plans": {"lane": ` + plan + `}, ` + lane[j:]
 }
 
+// manyFaults is a plan with many faults.
+const manyFaults = `{"id": "x", "ruels": [], "rules": ["order", "order", "nobody", 5, "testers"], "internal": {"rules": ["other"], "hold": "soon"},
+	"stages": [{"percent": 10}, {"percent": 10.0001, "hold": "-1s"}, {"hold": 5}, {"percent": null}], "services": [""],
+	"analysis": {"window": "1ms", "every": "2h", "minMatched": 1.5, "level": "small", "services": "order",
+		"errors": {"ratio": 0.5, "floor": -1, "minRequests": 1.5, "consecutive": 11}, "latency": {"max": "3m"}},
+	"onBreach": "panic", "mode": 7,
+	"state": {"phase": "lost", "stage": -1, "since": "yesterday", "before": {"before": {}}, "baseline": {"order": {"requests": 1, "errors": 2}}}}`
+
 func TestParseFindsEveryFault(t *testing.T) {
-	doc := withPlan(`{"id": "x", "ruels": [], "rules": ["order", "order", "nobody", 5, "testers"], "internal": {"rules": ["other"], "hold": "soon"},
-		"stages": [{"percent": 10}, {"percent": 10.0001, "hold": "-1s"}, {"hold": 5}, {"percent": null}], "services": [""],
-		"analysis": {"window": "1ms", "every": "2h", "minMatched": 1.5, "level": "small", "services": "order",
-			"errors": {"ratio": 0.5, "floor": -1, "minRequests": 1.5, "consecutive": 11}, "latency": {"max": "3m"}},
-		"onBreach": "panic", "mode": 7,
-		"state": {"phase": "lost", "stage": -1, "since": "yesterday", "before": {"before": {}}, "baseline": {"order": {"requests": 1, "errors": 2}}}}`)
-	_, err := rollout.ParseDocument([]byte(doc))
+	_, err := rollout.ParseDocument([]byte(withPlan(manyFaults)))
 	require.Error(t, err)
 	var paths []string
 	for _, f := range rollout.Faults(err) {

@@ -59,8 +59,8 @@ type Plan struct {
 // Target is a version that a plan brings to a service; the service is "" for all
 // services together.
 type Target struct {
-	Service string
-	Version string
+	Service string `json:"service"`
+	Version string `json:"version"`
 }
 
 // Internal are the rules that make testers gray, without a percentage. With
@@ -187,9 +187,9 @@ var (
 	allPercent  = rule.MustPercent("100")
 )
 
-// Watched tells whether the samples of the plan matter now: it is internal, running
+// watched tells whether the samples of the plan matter now: it is internal, running
 // or paused, and moves or suggests by itself.
-func (p *Plan) Watched() bool {
+func (p *Plan) watched() bool {
 	phase := p.State.phase()
 	return p.Mode != ModeManual && (phase == InternalOnly || phase == Running || phase == Paused)
 }

@@ -11,14 +11,7 @@ import (
 )
 
 // Recorder is a [Source] of the requests that this process saw. It is safe for
-// concurrent use. A gateway fills it:
-//
-//	gateway.WithObserver(func(_ context.Context, e gateway.Exchange) {
-//		recorder.Record(rollout.Request{
-//			Service: e.Service, Wanted: e.Wanted, Served: e.Served, Outcome: string(e.Outcome), Status: e.Status,
-//			GRPCStatus: e.GRPCStatus, Duration: e.Duration, Canceled: e.Canceled, Err: e.Err,
-//		})
-//	})
+// concurrent use. gateway.WithRecorder has a gateway fill it; others call [Recorder.Record].
 //
 // Of several gateways each sees its own share, and the one that runs the rollout
 // judges by that; package promsource sees all.
@@ -264,9 +257,9 @@ func (r *Recorder) missing(q *Query, index *recorded, first, end, now int64) str
 	case q.From.Before(r.started):
 		return "nobody recorded before " + r.started.UTC().Format(time.RFC3339)
 	case first < now-r.slots:
-		return fmt.Sprintf("they are kept for %s", time.Duration(r.slots*r.slot))
+		return fmt.Sprintf("they are kept for %s, see WithKeep", time.Duration(r.slots*r.slot))
 	case end <= first:
-		return fmt.Sprintf("no slot of %s lies wholly in between", time.Duration(r.slot))
+		return fmt.Sprintf("no slot of %s lies wholly in between, see WithSlot", time.Duration(r.slot))
 	}
 	const full = "there are too many combinations of service and version"
 	if q.Service == "" && r.beyond.since(first) {

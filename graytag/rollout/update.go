@@ -69,7 +69,7 @@ func Unstop(ctx context.Context, store rule.Store, n Note) (*Event, error) {
 func stopOrNot(stop bool, n Note) Decide {
 	n = n.cut()
 	return func(data []byte) ([]byte, *Event, error) {
-		changed, err := SetStop(data, stop, n.At)
+		changed, err := setStop(data, stop, n.At)
 		if err != nil || bytes.Equal(changed, data) {
 			return nil, nil, err
 		}

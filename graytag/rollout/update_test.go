@@ -226,7 +226,7 @@ func TestHistory(t *testing.T) {
 	assert.Contains(t, list[1].Changes, rollout.Difference{Path: "rules[inventory].percent", Before: "0", After: "1"})
 	assert.Contains(t, list[1].Changes, rollout.Difference{Path: "plans.lane.state.phase", Before: `"internal"`, After: `"running"`})
 	assert.True(t, list[3].First)
-	assert.Empty(t, list[3].Changes)
+	assert.Equal(t, []rollout.Difference{}, list[3].Changes)
 	assert.Equal(t, "ann", list[3].Author)
 }
 

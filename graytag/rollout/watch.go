@@ -103,7 +103,7 @@ func step(data []byte, plan string, r *Report, n Note) ([]byte, *Event, error) {
 	}
 	s := e.From.clone()
 	s.Suggested = append(s.Suggested, e.Kind)
-	d, err := readDocument(data) // and not SetState: the rules may be as somebody wants them
+	d, err := readDocument(data) // and not setState: the rules may be as somebody wants them
 	if err == nil {
 		err = d.setState(plan, s)
 	}

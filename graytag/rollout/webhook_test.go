@@ -66,7 +66,7 @@ var rolledBack = rollout.Event{
 	Kind: rollout.KindRolledBack, Plan: "lane", Percent: rule.MustPercent("0"), Time: t0.Add(time.Hour), Who: "gw-1", Why: "v2 <fails>", Revision: 42,
 	From:   rollout.State{Phase: rollout.Running, Stage: 2, Since: t0},
 	To:     rollout.State{Phase: rollout.RolledBack, Stage: 2, Since: t0.Add(time.Hour)},
-	Report: &rollout.Report{Verdict: rollout.VerdictFail, Time: t0.Add(time.Hour), Checks: []rollout.Check{{Name: rollout.CheckErrors, Verdict: rollout.VerdictFail, Why: "v2 <fails>", Gray: 0.1, Stable: 0.001}}},
+	Report: &rollout.Report{Verdict: rollout.VerdictFail, Time: t0.Add(time.Hour), Checks: []rollout.Check{{Target: rollout.Target{Service: "order", Version: "v2"}, Name: rollout.CheckErrors, Verdict: rollout.VerdictFail, Why: "v2 <fails>", Gray: 0.1, Stable: 0.001}}},
 }
 
 func TestWebhookTriesUntilItIsTaken(t *testing.T) {
@@ -89,6 +89,7 @@ func TestWebhookTriesUntilItIsTaken(t *testing.T) {
 	report := got["report"].(map[string]any)
 	assert.Equal(t, "fail", report["verdict"])
 	assert.Equal(t, "running", from["phase"])
+	assert.Equal(t, map[string]any{"service": "order", "version": "v2"}, report["checks"].([]any)[0].(map[string]any)["target"])
 	delete(got, "from")
 	delete(got, "to")
 	delete(got, "report")

@@ -255,7 +255,7 @@ func Example_rollout() {
 			return nil
 		})
 		// README: rollout
-		recorder, err := rollout.NewRecorder() // the gateway fills it: gateway.WithRecorder(recorder)
+		recorder, err := rollout.NewRecorder() // gateway.WithRecorder(recorder) fills it
 		if err != nil {
 			return err
 		}
@@ -263,7 +263,7 @@ func Example_rollout() {
 		if err != nil {
 			return err
 		}
-		go ctl.Run(ctx) // in each of several gateways: rollout.WithElector, and one of them leads
+		go ctl.Run(ctx) // of several gateways one leads: rollout.WithElector
 
 		_, err = ctl.Do(ctx, "december", rollout.CommandStart, rollout.Note{Who: "ann"}) // or pause, promote, rollback, restore
 		// README: end

@@ -67,7 +67,8 @@
 // (graylane.server.duration); the gateway does not record it once more, which would
 // count every request twice in a sum over all jobs. What the gateway sees, of services
 // without this library too, is told to [WithObserver]: decision, status, duration, and
-// whether the client hung up.
+// whether the client hung up. [WithRecorder] counts it for package rollout, which
+// judges a release by it.
 //
 // A peer that [grayhttp.WithTrustedGateways] names, a gateway further out, may ask for
 // the way of a request with X-Gray-Trace: 1. The answer has it in X-Gray-Route, and in a

@@ -27,8 +27,9 @@
 // The metric of the server does not name the service: Prometheus does, by the label
 // job of what it scrapes. Where another label holds the name that graylane uses, say
 // so: [WithServiceLabel] of "service_name", where the exporter is told to put
-// service.name there (WithResourceAsConstantLabels), or "app". With one Prometheus for
-// several environments, [WithMatchers] keeps the others out.
+// service.name there (WithResourceAsConstantLabels, as examples/observability does), or
+// "app". Under another name there is no traffic: plans stay where they are. With one
+// Prometheus for several environments, [WithMatchers] keeps the others out.
 //
 // A label of the target that has the name of one of ours displaces it:
 // version becomes exported_version, service becomes exported_service. The Prometheus
