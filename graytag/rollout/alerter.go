@@ -28,7 +28,7 @@ func (f AlerterFunc) Alert(ctx context.Context, e Event) error { return f(ctx, e
 // Bounds of what a [Controller] does for one alerter.
 const (
 	MaxAlertTime   = 2 * time.Minute // for one event, all tries together
-	MaxAlertsQueue = 64              // events that wait; what comes then is dropped
+	MaxAlertsQueue = 256             // events that wait, more than one for each plan; what comes then is dropped
 )
 
 // NewLogAlerter returns an alerter that writes to l, nil for slog.Default(): an
