@@ -125,8 +125,9 @@ func (o *outbox) run(ctx context.Context, cancel context.CancelFunc, idle chan s
 	defer cancel()
 	for {
 		o.mu.Lock()
-		if ctx.Err() != nil {
-			o.dropped += uint64(len(o.queue))
+		if n := len(o.queue); ctx.Err() != nil && n > 0 {
+			o.warn("gray rollout: alerts were dropped, the controller has ended", &o.queue[0], fmt.Errorf("rollout: %d alerts, this is the first", n))
+			o.dropped += uint64(n)
 			o.queue = nil
 		}
 		if len(o.queue) == 0 {

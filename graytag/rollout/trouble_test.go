@@ -187,10 +187,11 @@ func TestAStageThatBeginsInTheFuture(t *testing.T) {
 	})
 }
 
-func TestAllPlansFailAtOnce(t *testing.T) {
+func TestManyPlansFailAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		const n = 70
 		var rules, plans []string
-		for i := range rollout.MaxPlans {
+		for i := range n {
 			rules = append(rules, fmt.Sprintf(`{"id": "r%d", "services": ["s%d"], "percent": 1, "tag": "version=v2"}`, i, i))
 			plans = append(plans, fmt.Sprintf(`"p%d": {"rules": ["r%d"], "stages": [{"percent": 1}, {"percent": 100}], "state": {"phase": "running", "stage": 1, "since": "1999-12-31T00:00:00Z"}}`, i, i))
 		}
@@ -201,7 +202,7 @@ func TestAllPlansFailAtOnce(t *testing.T) {
 		})
 		c, _ := control(t, s, newFlow(broken), rollout.WithAlerter(slow))
 		passTime(10 * time.Minute)
-		assert.Len(t, told.kinds(), rollout.MaxPlans, "nobody goes untold")
+		assert.Len(t, told.kinds(), n, "nobody goes untold")
 		assert.Zero(t, c.Status(t.Context()).AlertsDropped)
 	})
 }
