@@ -239,6 +239,50 @@ func TestAControllerThatHasJustStartedSeesABreach(t *testing.T) {
 	}
 }
 
+// A breach that was found is written though somebody makes the plan faulty meanwhile.
+func TestAPlanThatBecomesFaultyBeforeItsRollbackIsWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, told := startedLane(t, ""), &alerts{}
+		front := &hanging{Store: s}
+		front.put.Store(true)
+		control(t, front, newFlow(broken), rollout.WithAlerter(told))
+		passTime(time.Minute)
+		d := read(t, s)
+		bad := strings.Replace(string(d.Data), `"id": "order"`, `"id": "orders"`, 1)
+		_, err := s.Put(t.Context(), rule.Document{Data: []byte(bad)}, d.Revision)
+		require.NoError(t, err)
+		front.put.Store(false)
+		passTime(time.Minute)
+		assert.Equal(t, "off", rules(t, string(read(t, s).Data))["inventory"])
+		last := told.last()
+		assert.Equal(t, rollout.KindRolledBack, last.Kind)
+		assert.True(t, last.Breach())
+		assert.Contains(t, last.Why, "gray requests failed")
+	})
+}
+
+func TestUnstopWaitsForAStopThatIsNotWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := startedLane(t, "")
+		front := &hanging{Store: s}
+		e := follower(t, s)
+		c, _ := control(t, front, newFlow(fine), rollout.WithEngine(e))
+		front.put.Store(true)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := c.Stop(ctx, rollout.Note{Who: "ann"})
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		_, err = c.Unstop(ctx, rollout.Note{Who: "ann"})
+		require.ErrorContains(t, err, "not written yet")
+		front.put.Store(false)
+		_, err = c.Unstop(t.Context(), rollout.Note{Who: "ann"})
+		require.NoError(t, err)
+		passTime(time.Minute)
+		assert.False(t, set(t, string(read(t, s).Data)).Stop)
+		assert.True(t, isGray(e))
+	})
+}
+
 func TestStatusAsJSON(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := control(t, rule.NewMemoryStore(), rollout.SourceFunc(func(context.Context, rollout.Query) ([]rollout.Sample, error) {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/graylane/graylane/graytag/rule"
 )
 
 // look is one evaluation of a plan.
@@ -43,7 +45,13 @@ func (c *Controller) look(l *look) {
 		c.failed(l, err)
 	case e == nil || changed == nil:
 	case e.Kind == KindRolledBack:
-		c.rollBack(wanted{l.plan.ID, decide, gone}, l.plan.RuleIDs())
+		c.rollBack(wanted{l.plan.ID, func(data []byte) ([]byte, *Event, error) {
+			changed, back, err := decide(data)
+			if err != nil && !gone(err) {
+				return takeBack(data, l.plan.ID, &r, Note{Who: n.Who, Why: e.Why, At: n.At}, err)
+			}
+			return changed, back, err
+		}, gone}, l.plan.RuleIDs())
 	case l.term != nil:
 		c.move(l, e, decide)
 	}
@@ -73,6 +81,23 @@ func (c *Controller) deaf(p *Plan, w *watched, now time.Time) (wait time.Duratio
 		c.tell(e)
 	}
 	return time.Minute
+}
+
+// takeBack rolls back a plan that has become faulty since its gray was found to be
+// worse; err is why nothing else can be done.
+func takeBack(data []byte, plan string, r *Report, n Note, err error) ([]byte, *Event, error) {
+	set, bad := rule.Parse(data)
+	if bad != nil {
+		return nil, nil, err
+	}
+	if s := salvage(plan, set.Plans[plan]).State; !s.Phase.live() || s.Phase == Frozen || s.Stage != r.Stage || !s.Entered.Equal(r.Entered) {
+		return nil, nil, err
+	}
+	changed, e, err := Change(data, plan, CommandRollback, n)
+	if e != nil {
+		e.Report = r
+	}
+	return changed, e, err
 }
 
 // gone tells of a plan that does not exist any more: there is nothing to roll back.
