@@ -78,6 +78,8 @@ func (e *Event) Text() string {
 		return fmt.Sprintf("plan %s could go on from %s %%", e.Plan, e.Percent)
 	case KindSuggestBreach:
 		return fmt.Sprintf("plan %s should be taken back: gray is worse at %s %%", e.Plan, e.Percent)
+	case KindUnwritten:
+		return fmt.Sprintf("plan %s is rolled back in this process alone, the rules cannot be written", e.Plan)
 	case KindBlind:
 		return fmt.Sprintf("plan %s is not watched: its samples cannot be read", e.Plan)
 	}

@@ -76,8 +76,9 @@
 // is inconclusive and so is a source that fails, too few requests, a stable without
 // requests, and a gray that served less than minMatched of what wanted it: that one
 // is down and falls back, and looks as healthy as stable. A source that knows a part of
-// the window alone, as a Recorder does that has just begun, may show a fail and no pass. At 100 %, where nobody may be
-// left on stable, gray is compared with how stable was when the stage began.
+// the window alone, as a Recorder does that has just begun, may show a fail and no pass.
+// At 100 %, where nobody may be left on stable, gray is compared with how stable was when
+// the stage began.
 //
 // Simulated (300 gray requests in a window, both with 0.5 % errors), the defaults roll
 // back by chance in fewer than one of 1,000 windows, also where each is judged every 10
@@ -99,14 +100,15 @@
 // the engines that the controller knows before the store is asked, and stay so until
 // those engines have the document with it: documents from before do not undo them.
 // While the store fails the write is tried on, by whoever leads or not, and by the next
-// Run where one ends before; [Controller.Status] says so. While the store cannot be read each controller watches
-// the plans that it knows, for nothing but a rollback. Other processes stay as they are
-// until the write comes about.
+// Run where one ends before; [Controller.Status] says so. While the store cannot be read
+// each controller watches the plans that it knows, for nothing but a rollback. Other
+// processes stay as they are until the write comes about.
 //
 // [Alerter]s are told once for each event, by the controller that has written it;
 // suggestions are written into the state for that reason. [NewLogAlerter] is always
 // there, [Webhook] posts JSON. What was written in the moment in which a process died
-// is told by nobody: [History] has it.
+// is told by nobody: [History] has it. A breach that cannot be written for 10 seconds is
+// told by each process in which it is in force, with the same key.
 //
 // # Limits
 //

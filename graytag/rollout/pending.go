@@ -24,8 +24,9 @@ type pending struct {
 	owned       bool // by a controller that runs, and writes it
 	done        chan struct{}
 
-	mu   sync.Mutex // guards last, for moments only
+	mu   sync.Mutex // guards what follows, for moments only
 	last error      // of the store
+	told bool       // that it is not written
 
 	// What follows is valid when done is closed.
 	event    *Event
@@ -39,7 +40,11 @@ type wanted struct {
 	plan    string // "" is the kill switch
 	decide  Decide
 	refused func(error) bool // tells which errors no other attempt can change
+	breach  *Event           // nil where an operator wants it, who is told
 }
+
+// unwrittenTime is how long a breach waits for the store before people are told.
+const unwrittenTime = 10 * time.Second
 
 func (p *pending) trouble() error {
 	p.mu.Lock()
@@ -105,7 +110,7 @@ func (c *Controller) begin(p *pending) {
 func (c *Controller) resume() {
 	for plan, p := range c.left {
 		delete(c.left, plan)
-		c.begin(&pending{wanted: p.wanted, since: p.since, suspensions: p.suspensions, done: make(chan struct{})})
+		c.begin(&pending{wanted: p.wanted, since: p.since, suspensions: p.suspensions, told: p.told, done: make(chan struct{})})
 	}
 }
 
@@ -123,7 +128,15 @@ func (c *Controller) write(ctx context.Context, p *pending) {
 		p.mu.Lock()
 		first := p.last == nil
 		p.last = err
+		tell := p.breach != nil && !p.told && time.Since(p.since) >= unwrittenTime
+		p.told = p.told || tell
 		p.mu.Unlock()
+		if tell {
+			e := *p.breach
+			e.Kind, e.To, e.Time = KindUnwritten, e.From, time.Now()
+			e.Why = shorten(fmt.Sprintf("%v; %s", err, e.Why), MaxWhyBytes)
+			c.tell(&e)
+		}
 		if first && !errors.Is(err, rule.ErrConflict) {
 			c.logger().Warn("gray rollout: a rollback cannot be written yet; it is in force in this process, and tried on", slog.Any("error", err))
 		}
@@ -205,7 +218,7 @@ func (s *observedStore) Put(ctx context.Context, d rule.Document, ifRevision uin
 // lasts.
 func (c *Controller) run(ctx context.Context, plan string, ids []string, decide Decide) (*Event, error) {
 	for {
-		p, mine := c.rollBack(wanted{plan, decide, func(error) bool { return true }}, ids)
+		p, mine := c.rollBack(wanted{plan: plan, decide: decide, refused: func(error) bool { return true }}, ids)
 		if !p.owned {
 			return c.runAlone(ctx, p)
 		}

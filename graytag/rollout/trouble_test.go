@@ -283,6 +283,34 @@ func TestUnstopWaitsForAStopThatIsNotWritten(t *testing.T) {
 	})
 }
 
+// narrow is a store that has no room for larger documents.
+type narrow struct {
+	rule.Store
+	limit int
+}
+
+func (n *narrow) Put(ctx context.Context, d rule.Document, ifRevision uint64) (uint64, error) {
+	if len(d.Data) > n.limit {
+		return 0, &rule.TooLargeError{Size: len(d.Data), Limit: n.limit}
+	}
+	return n.Store.Put(ctx, d, ifRevision)
+}
+
+func TestTheKillSwitchOverADocumentThatHasNoRoomForIt(t *testing.T) {
+	for _, size := range []int{len(lane), rule.MaxBytes} {
+		s := filled(t, lane+strings.Repeat(" ", size-len(lane)))
+		before := read(t, s).Revision
+		e, err := rollout.Stop(t.Context(), &narrow{s, size}, rollout.Note{Who: "ann"})
+		require.NoError(t, err)
+		d := read(t, s)
+		assert.Equal(t, e.Revision, d.Revision)
+		assert.JSONEq(t, `{"stop": true}`, string(d.Data))
+		docs, err := s.History(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, before, docs[1].Revision, "nothing is lost")
+	}
+}
+
 func TestStatusAsJSON(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := control(t, rule.NewMemoryStore(), rollout.SourceFunc(func(context.Context, rollout.Query) ([]rollout.Sample, error) {

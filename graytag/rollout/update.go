@@ -55,7 +55,8 @@ func Run(ctx context.Context, store rule.Store, plan string, c Command, n Note) 
 // Stop is the kill switch: everyone is stable, whatever the rules say, until
 // [Unstop]. It does not give up before ctx ends, as a rollback, and works where the
 // document is faulty or missing, too: the last good one comes back for a faulty one,
-// as for a rollback. The event is nil where it was on already.
+// as for a rollback. One that the store has no room for with the switch in it gives way
+// to a document of the switch alone, and is in the history. The event is nil where it was on already.
 func Stop(ctx context.Context, store rule.Store, n Note) (*Event, error) {
 	n = n.now()
 	return update(ctx, store, stopOrNot(true, n), writing{stubborn: true, lastGood: true, anyway: true})
@@ -144,7 +145,16 @@ func update(ctx context.Context, store rule.Store, decide Decide, how writing) (
 			return e, true, nil
 		}
 		if large := (*rule.TooLargeError)(nil); errors.As(err, &large) {
-			return nil, true, err
+			if !how.anyway || e == nil {
+				return nil, true, err
+			}
+			out.Data, changed = stopAlone, stopAlone
+			if e.Revision, err = store.Put(ctx, out, d.Revision); err == nil {
+				return e, true, nil
+			}
+			if errors.As(err, &large) {
+				return nil, true, err
+			}
 		}
 		// A conflict may be one with what was tried before.
 		if !errors.Is(err, rule.ErrConflict) && e != nil {

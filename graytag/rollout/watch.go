@@ -45,13 +45,13 @@ func (c *Controller) look(l *look) {
 		c.failed(l, err)
 	case e == nil || changed == nil:
 	case e.Kind == KindRolledBack:
-		c.rollBack(wanted{l.plan.ID, func(data []byte) ([]byte, *Event, error) {
+		c.rollBack(wanted{plan: l.plan.ID, breach: e, refused: gone, decide: func(data []byte) ([]byte, *Event, error) {
 			changed, back, err := decide(data)
 			if err != nil && !gone(err) {
 				return takeBack(data, l.plan.ID, &r, Note{Who: n.Who, Why: e.Why, At: n.At}, err)
 			}
 			return changed, back, err
-		}, gone}, l.plan.RuleIDs())
+		}}, l.plan.RuleIDs())
 	case l.term != nil:
 		c.move(l, e, decide)
 	}
