@@ -186,13 +186,24 @@ func (o *outbox) flush(ctx context.Context) error {
 	}
 }
 
-// abort gives up what has not been told yet, and waits for the alerter to return.
+// abortTime is how long an alerter has to return when the controller ends.
+const abortTime = time.Second
+
+// abort gives up what has not been told yet, and waits for the alerter to return. One
+// that goes on though its context has ended keeps its goroutine, and nobody else.
 func (o *outbox) abort() {
 	o.mu.Lock()
 	idle, stop := o.idle, o.stop
 	o.mu.Unlock()
-	if idle != nil {
-		stop()
-		<-idle
+	if idle == nil {
+		return
+	}
+	stop()
+	timer := time.NewTimer(abortTime)
+	defer timer.Stop()
+	select {
+	case <-idle:
+	case <-timer.C:
+		o.logger().Warn("gray rollout: an alerter does not return though its time is over")
 	}
 }

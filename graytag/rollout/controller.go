@@ -158,7 +158,8 @@ const flushTime = 5 * time.Second
 // Run follows the store, stands for leader, and moves the plans while it leads. It
 // returns when ctx ends, with the error of ctx, or where the elector says that this
 // candidate will never lead. It waits for everything that it has started, and up to
-// 5 seconds for alerts. A second call meanwhile returns [ErrRunning].
+// 5 seconds for alerts; an alerter that goes on though its context has ended is left to
+// itself a second later. A second call meanwhile returns [ErrRunning].
 func (c *Controller) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -283,6 +283,23 @@ func TestUnstopWaitsForAStopThatIsNotWritten(t *testing.T) {
 	})
 }
 
+func TestAnAlerterThatDoesNotReturnDoesNotKeepRunFromIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		block := make(chan struct{})
+		deaf := rollout.AlerterFunc(func(context.Context, rollout.Event) error {
+			<-block
+			return nil
+		})
+		c, stop := control(t, startedLane(t, ""), nil, rollout.WithAlerter(deaf))
+		_, err := c.Do(t.Context(), "lane", rollout.CommandRollback, rollout.Note{Who: "ann"})
+		require.NoError(t, err)
+		begun := time.Now()
+		stop()
+		assert.Less(t, time.Since(begun), 10*time.Second)
+		close(block)
+	})
+}
+
 // narrow is a store that has no room for larger documents.
 type narrow struct {
 	rule.Store
