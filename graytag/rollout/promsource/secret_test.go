@@ -1,6 +1,7 @@
 package promsource_test
 
 import (
+	"bytes"
 	"compress/gzip"
 	"net/http"
 	"testing"
@@ -39,18 +40,16 @@ func TestErrorsDoNotNameTheURL(t *testing.T) {
 }
 
 func TestAnAnswerThatUnpacksToMore(t *testing.T) {
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	_, err := z.Write(make([]byte, promsource.MaxAnswerBytes+1))
+	require.NoError(t, err)
+	require.NoError(t, z.Close())
 	a := newAPI(t, nil)
 	a.handle = func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Encoding", "gzip")
-		z := gzip.NewWriter(w)
-		defer z.Close()
-		chunk := make([]byte, 1<<20)
-		for range 1 << 10 { // until the reader leaves
-			if _, err := z.Write(chunk); err != nil {
-				return
-			}
-		}
+		_, _ = w.Write(packed.Bytes())
 	}
-	_, err := ask(t, a.source(t))
+	_, err = ask(t, a.source(t, promsource.WithTimeout(promsource.MaxTimeout)))
 	assert.ErrorContains(t, err, "more than")
 }
