@@ -28,7 +28,7 @@ func (f AlerterFunc) Alert(ctx context.Context, e Event) error { return f(ctx, e
 // Bounds of what a [Controller] does for one alerter.
 const (
 	MaxAlertTime   = 2 * time.Minute // for one event, all tries together
-	MaxAlertsQueue = 64              // events that wait; what comes then is dropped
+	MaxAlertsQueue = 256             // events that wait, more than one for each plan; what comes then is dropped
 )
 
 // NewLogAlerter returns an alerter that writes to l, nil for slog.Default(): an
@@ -81,6 +81,8 @@ func (e *Event) Text() string {
 		return fmt.Sprintf("plan %s could go on from %s %%", e.Plan, e.Percent)
 	case KindSuggestBreach:
 		return fmt.Sprintf("plan %s should be taken back: gray is worse at %s %%", e.Plan, e.Percent)
+	case KindUnwritten:
+		return fmt.Sprintf("plan %s is rolled back in this process alone, the rules cannot be written", e.Plan)
 	case KindBlind:
 		return fmt.Sprintf("plan %s is not watched: its samples cannot be read", e.Plan)
 	}
@@ -128,8 +130,9 @@ func (o *outbox) run(ctx context.Context, cancel context.CancelFunc, idle chan s
 	defer cancel()
 	for {
 		o.mu.Lock()
-		if ctx.Err() != nil {
-			o.dropped += uint64(len(o.queue))
+		if n := len(o.queue); ctx.Err() != nil && n > 0 {
+			o.warn("gray rollout: alerts were dropped, the controller has ended", &o.queue[0], fmt.Errorf("rollout: %d alerts, this is the first", n))
+			o.dropped += uint64(n)
 			o.queue = nil
 		}
 		if len(o.queue) == 0 {
@@ -186,13 +189,24 @@ func (o *outbox) flush(ctx context.Context) error {
 	}
 }
 
-// abort gives up what has not been told yet, and waits for the alerter to return.
+// abortTime is how long an alerter has to return when the controller ends.
+const abortTime = time.Second
+
+// abort gives up what has not been told yet, and waits for the alerter to return. One
+// that goes on though its context has ended keeps its goroutine, and nobody else.
 func (o *outbox) abort() {
 	o.mu.Lock()
 	idle, stop := o.idle, o.stop
 	o.mu.Unlock()
-	if idle != nil {
-		stop()
-		<-idle
+	if idle == nil {
+		return
+	}
+	stop()
+	timer := time.NewTimer(abortTime)
+	defer timer.Stop()
+	select {
+	case <-idle:
+	case <-timer.C:
+		o.logger().Warn("gray rollout: an alerter does not return though its time is over")
 	}
 }

@@ -193,16 +193,19 @@ func namedRules(plan map[string]any) (names []string) {
 	return names
 }
 
+// stopAlone is a document that does nothing but stop.
+var stopAlone = []byte(`{"stop": true}`)
+
 // setStop returns the rule document with the kill switch on or off. On sends
-// everyone to stable whatever the rules say; data that is no rule set becomes a
-// document that does nothing else, for engines would not take it otherwise. Off
-// starts the holds of all plans anew at now: what happened before the stop is no
-// evidence.
+// everyone to stable whatever the rules say; data that is no rule set, or has no room
+// for the switch, becomes a document that does nothing else, for engines would not take
+// it otherwise. Off starts the holds of all plans anew at now: what happened before the
+// stop is no evidence.
 func setStop(data []byte, stop bool, now time.Time) ([]byte, error) {
 	d, err := readDocument(data)
 	if err != nil {
 		if stop {
-			return []byte(`{"stop": true}`), nil
+			return bytes.Clone(stopAlone), nil
 		}
 		return nil, err
 	}
@@ -215,7 +218,11 @@ func setStop(data []byte, stop bool, now time.Time) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return d.bytes()
+	changed, err := d.bytes()
+	if err != nil && stop {
+		return bytes.Clone(stopAlone), nil // it has no room for the switch
+	}
+	return changed, err
 }
 
 // renew starts the holds of all plans that govern rules anew.

@@ -92,6 +92,7 @@ type Controller struct {
 	storeErr error
 	watched  map[string]*watched
 	pending  map[string]*pending // by plan; "" is the kill switch
+	left     map[string]*pending // of the Run before
 }
 
 // term is the time of one leader.
@@ -103,8 +104,10 @@ type term struct {
 // watched is what the controller knows of a plan beside the document.
 type watched struct {
 	since  time.Time // of the state that the rest is about
+	first  time.Time // when it was seen here
 	next   time.Time // to look
 	busy   bool
+	asking time.Time // since when, zero while the source is not asked
 	report *Report
 	err    error
 	errAt  time.Time
@@ -123,7 +126,7 @@ func NewController(store rule.Store, source Source, opts ...ControllerOption) (*
 	}
 	c := &Controller{
 		store: store, source: source, changed: make(chan struct{}, 1),
-		watched: map[string]*watched{}, pending: map[string]*pending{},
+		watched: map[string]*watched{}, pending: map[string]*pending{}, left: map[string]*pending{},
 	}
 	for _, o := range opts {
 		if o != nil {
@@ -155,7 +158,8 @@ const flushTime = 5 * time.Second
 // Run follows the store, stands for leader, and moves the plans while it leads. It
 // returns when ctx ends, with the error of ctx, or where the elector says that this
 // candidate will never lead. It waits for everything that it has started, and up to
-// 5 seconds for alerts. A second call meanwhile returns [ErrRunning].
+// 5 seconds for alerts; an alerter that goes on though its context has ended is left to
+// itself a second later. A second call meanwhile returns [ErrRunning].
 func (c *Controller) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -166,6 +170,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		return ErrRunning
 	}
 	c.life, c.work = ctx, &work
+	c.resume()
 	c.mu.Unlock()
 	work.Go(func() { c.follow(ctx) })
 	work.Go(func() { c.watch(ctx) })
@@ -250,7 +255,7 @@ func (c *Controller) take(d rule.Document, err error) {
 			}
 			delete(c.watched, id)
 		case !w.since.Equal(p.State.Since):
-			*w = watched{since: p.State.Since, next: w.next, busy: w.busy, report: w.report}
+			*w = watched{since: p.State.Since, first: time.Now(), next: w.next, busy: w.busy, asking: w.asking, report: w.report}
 		}
 	}
 	c.document, c.set, c.plans, c.faults = d, set, plans, faults
@@ -333,19 +338,23 @@ func (c *Controller) due(ctx context.Context, now time.Time) (due []*look, next 
 		}
 		w := c.watched[id]
 		if w == nil {
-			w = &watched{since: p.State.Since}
+			w = &watched{since: p.State.Since, first: now}
 			c.watched[id] = w
 		}
 		if w.busy {
+			next = min(next, c.deaf(p, w, now))
 			continue
 		}
 		if wait := w.next.Sub(now); wait > 0 {
 			next = min(next, wait)
 			continue
 		}
-		w.busy, w.next = true, now.Add(p.Analysis.Every)
+		w.busy, w.asking, w.next = true, now, now.Add(p.Analysis.Every)
 		next = min(next, p.Analysis.Every)
-		l := &look{ctx: ctx, plan: p, data: c.document.Data, watched: w}
+		l := &look{ctx: ctx, plan: p, data: c.document.Data, watched: w, since: p.State.Entered}
+		if l.since.After(w.first) {
+			l.since = w.first // the clock of whoever wrote it is ahead
+		}
 		if l.term = c.term; l.term != nil {
 			l.ctx = l.term.ctx
 			l.term.looks.Add(1)
@@ -361,7 +370,7 @@ func (c *Controller) looked(l *look) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l.watched.busy = false
+	l.watched.busy, l.watched.asking = false, time.Time{}
 	c.wake() // it may be due again
 }
 

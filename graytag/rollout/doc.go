@@ -72,13 +72,16 @@
 // as stable would show it with a probability below the level, by the one-sided exact
 // test of Fisher ([FisherGreater]). For latencies the same test is made of the
 // requests that took longer than gray's 99th percentile may be. With little traffic
-// up to three windows are looked at together.
+// up to three windows are looked at together. Services are asked about at once, eight at
+// most, and each for itself: one that cannot be asked about hides no other.
 //
 // A step forward needs, after the hold, a pass on samples of its own stage. No traffic
 // is inconclusive and so is a source that fails, too few requests, a stable without
 // requests, and a gray that served less than minMatched of what wanted it: that one
-// is down and falls back, and looks as healthy as stable. At 100 %, where nobody may be
-// left on stable, gray is compared with how stable was when the stage began.
+// is down and falls back, and looks as healthy as stable. A source that knows a part of
+// the window alone, as a Recorder does that has just begun, may show a fail and no pass.
+// At 100 %, where nobody may be left on stable, gray is compared with how stable was when
+// the stage began.
 //
 // Simulated (300 gray requests in a window, both with 0.5 % errors), the defaults roll
 // back by chance in fewer than one of 1,000 windows, also where each is judged every 10
@@ -101,15 +104,16 @@
 // A rollback, by a breach or by [Controller.Do], and [Controller.Stop] are in force in
 // the engines that the controller knows before the store is asked, and stay so until
 // those engines have the document with it: documents from before do not undo them.
-// While the store fails the write is tried on, by whoever leads or not, and
-// [Controller.Status] says so. While the store cannot be read each controller watches
-// the plans that it knows, for nothing but a rollback. Other processes stay as they are
-// until the write comes about.
+// While the store fails the write is tried on, by whoever leads or not, and by the next
+// Run where one ends before; [Controller.Status] says so. While the store cannot be read
+// each controller watches the plans that it knows, for nothing but a rollback. Other
+// processes stay as they are until the write comes about.
 //
 // [Alerter]s are told once for each event, by the controller that has written it;
 // suggestions are written into the state for that reason. [NewLogAlerter] is always
 // there, [Webhook] posts JSON. What was written in the moment in which a process died
-// is told by nobody: [History] has it.
+// is told by nobody: [History] has it. A breach that cannot be written for 10 seconds is
+// told by each process in which it is in force, with the same key.
 //
 // # Limits
 //
@@ -117,7 +121,8 @@
 // not those behind them: name in analysis.services what the source sees, or use one
 // that sees all. Services are compared one by one, so that a failing one is not hidden by
 // others; many services mean more chances of a false alarm. A hold counts from the time
-// of the process that wrote the state: keep the clocks of controllers together.
+// of the process that wrote the state: keep the clocks of controllers together, and those
+// of operators. A stage that begins in the future is watched from when it was seen.
 //
 // A Controller and the electors start goroutines, which Run and Lead wait for; alerts of
 // commands that were given beside Run are waited for by [Controller.Flush].

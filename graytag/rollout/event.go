@@ -32,6 +32,9 @@ const (
 	KindSuggestBreach  Kind = "suggest_breach"
 	// KindBlind: the source has failed for long, and a plan is not watched.
 	KindBlind Kind = "blind"
+	// KindUnwritten: a breach was found that cannot be written. Its rules are off in the
+	// process that tells, and in force in others; it is written as soon as it can be.
+	KindUnwritten Kind = "unwritten"
 )
 
 // Event says what has happened, for alerts and for the log.
@@ -65,7 +68,7 @@ func (e *Event) Key() string {
 
 // moves tells whether the event is a change of a plan or of the rules.
 func (e *Event) moves() bool {
-	return e.Kind != KindSuggestAdvance && e.Kind != KindSuggestBreach && e.Kind != KindBlind
+	return e.Kind != KindSuggestAdvance && e.Kind != KindSuggestBreach && e.Kind != KindBlind && e.Kind != KindUnwritten
 }
 
 // Breach tells whether the event is a gray that was found worse than stable.

@@ -10,6 +10,9 @@ type IncompleteError struct {
 	From, To time.Time
 	// Reason says what is not known.
 	Reason string
+	// Since is from when on everything is known; zero where that is not known either.
+	// A fail is looked for in the rest of the window then.
+	Since time.Time
 }
 
 // Error names the window and the reason.

@@ -2,8 +2,10 @@ package rollout
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -26,10 +28,16 @@ type Report struct {
 }
 
 // Look asks src how the plan does at now and judges it. Samples from before the
-// stage began are not asked for. What src cannot tell is inconclusive; a panic in
-// it is not caught, and ctx bounds how long it may take.
+// stage began are not asked for. What src cannot tell is inconclusive, and so is a panic
+// in it; where it says since when it knows everything, a fail is looked for in that.
+// Services are asked about at once; ctx bounds how long that may take.
 func (p *Plan) Look(ctx context.Context, src Source, now time.Time) Report {
-	now = now.UTC().Round(0)
+	return p.look(ctx, src, now, p.State.Entered)
+}
+
+// look is Look where the stage is known to have begun at since.
+func (p *Plan) look(ctx context.Context, src Source, now, since time.Time) Report {
+	now, src = now.UTC().Round(0), calm{src}
 	r := Report{Verdict: VerdictPass, Time: now, Stage: p.State.Stage, Entered: p.State.Entered, Targets: slices.Clone(p.Targets)}
 	if len(p.Targets) == 0 {
 		r.add(Check{Name: CheckSource, Verdict: VerdictInconclusive, Why: "the plan names no version to look at", P: 1})
@@ -37,10 +45,38 @@ func (p *Plan) Look(ctx context.Context, src Source, now time.Time) Report {
 	if len(p.Drift) > 0 {
 		r.add(Check{Name: CheckRules, Verdict: VerdictInconclusive, Why: fmt.Sprintf("somebody has changed the rules %q: they are not as the stage has them", p.Drift), P: 1})
 	}
-	for _, t := range p.Targets {
-		p.lookAt(ctx, src, t, &r)
+	// At once, so that a service which is slow to ask about hides no other.
+	parts := make([]Report, len(p.Targets))
+	slots := make(chan struct{}, looksAtOnce)
+	var looks sync.WaitGroup
+	for i, t := range p.Targets {
+		looks.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			parts[i].Time = now
+			p.lookAt(ctx, src, t, since, &parts[i])
+		})
+	}
+	looks.Wait()
+	for i := range parts {
+		r.merge(&parts[i])
 	}
 	return r
+}
+
+// looksAtOnce bounds how many services a source is asked about at once.
+const looksAtOnce = 8
+
+func (r *Report) merge(o *Report) {
+	for _, c := range o.Checks {
+		r.add(c)
+	}
+	for service, b := range o.Baseline {
+		if r.Baseline == nil {
+			r.Baseline = map[string]Baseline{}
+		}
+		r.Baseline[service] = b
+	}
 }
 
 func (r *Report) add(c Check) {
@@ -48,7 +84,20 @@ func (r *Report) add(c Check) {
 	r.Verdict = r.Verdict.worse(c.Verdict)
 }
 
-func (p *Plan) lookAt(ctx context.Context, src Source, t Target, r *Report) {
+// calm is a source that does not panic.
+type calm struct{ Source }
+
+// Samples implements [Source].
+func (c calm) Samples(ctx context.Context, q Query) (samples []Sample, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("rollout: the source panicked: %v", p)
+		}
+	}()
+	return c.Source.Samples(ctx, q)
+}
+
+func (p *Plan) lookAt(ctx context.Context, src Source, t Target, since time.Time, r *Report) {
 	a := &p.Analysis
 	most := max(pooled, a.Errors.Consecutive, a.Latency.Consecutive)
 	var base *Baseline
@@ -59,20 +108,28 @@ func (p *Plan) lookAt(ctx context.Context, src Source, t Target, r *Report) {
 	var checks []Check
 	for to := r.Time; ; {
 		from := to.Add(-a.Window)
-		if from.Before(p.State.Entered) {
-			from = p.State.Entered
+		if from.Before(since) {
+			from = since
 		}
 		if !from.Before(to) || len(windows) == most {
 			break
 		}
-		samples, err := src.Samples(ctx, Query{Service: t.Service, Version: t.Version, From: from, To: to})
-		if err != nil {
-			// What the newer windows say stands: a fail needs no older ones.
-			checks = append(checks, Check{Name: CheckSource, Verdict: VerdictInconclusive, Why: fmt.Sprintf("the samples cannot be read: %v", err), P: 1})
+		q := Query{Service: t.Service, Version: t.Version, From: from, To: to}
+		samples, err := src.Samples(ctx, q)
+		failed := err
+		if gap := (*IncompleteError)(nil); errors.As(err, &gap) && gap.Since.After(from) && gap.Since.Before(to) {
+			q.From = gap.Since
+			samples, err = src.Samples(ctx, q)
+		}
+		if err == nil {
+			windows = append(windows, NewWindow(t.Version, q.From, to, samples))
+			checks = a.Judge(windows, base)
+		}
+		if failed != nil {
+			// What the newer windows say stands, a fail that is: it needs no older ones.
+			checks = append(checks, Check{Name: CheckSource, Verdict: VerdictInconclusive, Why: fmt.Sprintf("the samples cannot be read: %v", failed), P: 1})
 			break
 		}
-		windows = append(windows, NewWindow(t.Version, from, to, samples))
-		checks = a.Judge(windows, base)
 		if !older(checks) {
 			break
 		}

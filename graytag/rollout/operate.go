@@ -30,8 +30,16 @@ func (c *Controller) Stop(ctx context.Context, n Note) (*Event, error) {
 	return c.run(ctx, "", nil, stopOrNot(true, n.now()))
 }
 
-// Unstop puts the rules in force again, see [Unstop].
+// Unstop puts the rules in force again, see [Unstop]. It waits for a kill switch that
+// is not written yet, which would undo it.
 func (c *Controller) Unstop(ctx context.Context, n Note) (*Event, error) {
+	if p := c.underWay(""); p != nil {
+		select {
+		case <-p.done:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("rollout: the kill switch is not written yet: %w", ctx.Err())
+		}
+	}
 	return c.told(Unstop(ctx, c.store, n))
 }
 

@@ -228,7 +228,11 @@ func (r *Recorder) Samples(_ context.Context, q Query) ([]Sample, error) {
 	first, end := r.number(q.From.Add(time.Duration(r.slot-1))), r.number(to)
 	index := r.index.Load()
 	if why := r.missing(&q, index, first, end, now); why != "" {
-		return nil, &IncompleteError{From: q.From, To: q.To, Reason: why}
+		e := &IncompleteError{From: q.From, To: q.To, Reason: why}
+		if q.From.Before(r.started) {
+			e.Since = r.started
+		}
+		return nil, e
 	}
 	var all []Sample
 	for k, s := range index.series {

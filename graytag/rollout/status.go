@@ -29,7 +29,8 @@ type Status struct {
 	// Plans are in the order of their ids. A faulty plan is not among them.
 	Plans []PlanStatus `json:"plans"`
 	// Unwritten are the rollbacks that are in force in this process and not written
-	// yet; the plan "" is the kill switch.
+	// yet; the plan "" is the kill switch. Those that were left when Run ended are
+	// written by the next Run.
 	Unwritten []Unwritten `json:"unwritten,omitempty"`
 	// AlertsFailed and AlertsDropped count alerts that reached nobody, by alerter; an
 	// AlertError is that of the last one.
@@ -62,7 +63,7 @@ type Unwritten struct {
 // Status returns how the controller does. It asks the elector who leads, which may
 // mean to ask Consul; ctx bounds that.
 func (c *Controller) Status(ctx context.Context) Status {
-	var s Status
+	s := Status{Plans: []PlanStatus{}} // a list for JSON, and not null
 	leader, err := c.config.elector.Leader(ctx)
 	if err != nil {
 		s.LeaderError = err.Error()
@@ -71,7 +72,7 @@ func (c *Controller) Status(ctx context.Context) Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s.Leading, s.Revision = c.term != nil, c.document.Revision
-	s.Stopped = c.set != nil && c.set.Stop || c.pending[""] != nil
+	s.Stopped = c.set != nil && c.set.Stop || c.pending[""] != nil || c.left[""] != nil
 	if err := errors.Join(c.storeErr, c.refused, c.faults); err != nil {
 		s.Error = err.Error()
 	}
@@ -89,9 +90,11 @@ func (c *Controller) Status(ctx context.Context) Status {
 		}
 		s.Plans = append(s.Plans, ps)
 	}
-	for _, id := range slices.Sorted(maps.Keys(c.pending)) {
-		u := Unwritten{Plan: id, Since: c.pending[id].since}
-		if err := c.pending[id].trouble(); err != nil {
+	unwritten := maps.Clone(c.left)
+	maps.Copy(unwritten, c.pending)
+	for _, id := range slices.Sorted(maps.Keys(unwritten)) {
+		u := Unwritten{Plan: id, Since: unwritten[id].since}
+		if err := unwritten[id].trouble(); err != nil {
 			u.Error = err.Error()
 		}
 		s.Unwritten = append(s.Unwritten, u)

@@ -55,7 +55,8 @@ func Run(ctx context.Context, store rule.Store, plan string, c Command, n Note) 
 // Stop is the kill switch: everyone is stable, whatever the rules say, until
 // [Unstop]. It does not give up before ctx ends, as a rollback, and works where the
 // document is faulty or missing, too: the last good one comes back for a faulty one,
-// as for a rollback. The event is nil where it was on already.
+// as for a rollback. One that the store has no room for with the switch in it gives way
+// to a document of the switch alone, and is in the history. The event is nil where it was on already.
 func Stop(ctx context.Context, store rule.Store, n Note) (*Event, error) {
 	n = n.now()
 	return update(ctx, store, stopOrNot(true, n), writing{stubborn: true, lastGood: true, anyway: true})
@@ -92,7 +93,12 @@ const (
 	attempts  = 20 // of a write that may give up
 	firstWait = 5 * time.Millisecond
 	maxWait   = 100 * time.Millisecond
+	// attemptTime is how long a store may take for one attempt. What is under way in
+	// one that hangs may never end, though the next one would be answered.
+	attemptTime = 15 * time.Second
 )
+
+var errNoAnswer = errors.New("rollout: the store has not answered in time")
 
 // writing says what an update does about trouble.
 type writing struct {
@@ -106,7 +112,9 @@ func update(ctx context.Context, store rule.Store, decide Decide, how writing) (
 	var triedEvent *Event
 	var met error // before ctx ended
 	wait := firstWait
-	for i := 1; ; i++ {
+	try := func(ctx context.Context) (e *Event, done bool, err error) {
+		ctx, cancel := context.WithTimeoutCause(ctx, attemptTime, errNoAnswer)
+		defer cancel()
 		d, err := current(ctx, store)
 		data := d.Data
 		if err == nil && how.lastGood && d.Exists() {
@@ -114,33 +122,50 @@ func update(ctx context.Context, store rule.Store, decide Decide, how writing) (
 				data, err = d.Data, nil
 			}
 		}
+		if err != nil {
+			return nil, false, err
+		}
+		if tried != nil && d.Author == triedEvent.Who && bytes.Equal(d.Data, tried) {
+			triedEvent.Revision = d.Revision
+			return triedEvent, true, nil
+		}
+		changed, e, refused := decide(data)
+		if refused != nil || changed == nil {
+			return e, true, refused
+		}
+		out := rule.Document{Data: changed}
+		if e != nil {
+			out.Author, out.Reason, out.Time = e.Who, e.reason(), e.Time
+		}
+		revision, err := store.Put(ctx, out, d.Revision)
 		if err == nil {
-			if tried != nil && d.Author == triedEvent.Who && bytes.Equal(d.Data, tried) {
-				triedEvent.Revision = d.Revision
-				return triedEvent, nil
-			}
-			changed, e, refused := decide(data)
-			if refused != nil || changed == nil {
-				return e, refused
-			}
-			out := rule.Document{Data: changed}
 			if e != nil {
-				out.Author, out.Reason, out.Time = e.Who, e.reason(), e.Time
+				e.Revision = revision
 			}
-			var revision uint64
-			if revision, err = store.Put(ctx, out, d.Revision); err == nil {
-				if e != nil {
-					e.Revision = revision
-				}
-				return e, nil
+			return e, true, nil
+		}
+		if large := (*rule.TooLargeError)(nil); errors.As(err, &large) {
+			if !how.anyway || e == nil {
+				return nil, true, err
 			}
-			if large := (*rule.TooLargeError)(nil); errors.As(err, &large) {
-				return nil, err
+			out.Data, changed = stopAlone, stopAlone
+			if e.Revision, err = store.Put(ctx, out, d.Revision); err == nil {
+				return e, true, nil
 			}
-			// A conflict may be one with what was tried before.
-			if !errors.Is(err, rule.ErrConflict) && e != nil {
-				tried, triedEvent = changed, e
+			if errors.As(err, &large) {
+				return nil, true, err
 			}
+		}
+		// A conflict may be one with what was tried before.
+		if !errors.Is(err, rule.ErrConflict) && e != nil {
+			tried, triedEvent = changed, e
+		}
+		return nil, false, err
+	}
+	for i := 1; ; i++ {
+		e, done, err := try(ctx)
+		if done {
+			return e, err
 		}
 		if ctx.Err() == nil || met == nil {
 			met = err
@@ -187,8 +212,8 @@ func current(ctx context.Context, store rule.Store) (rule.Document, error) {
 	for d, err := range store.Watch(ctx) {
 		return d, err
 	}
-	if err := ctx.Err(); err != nil {
-		return rule.Document{}, fmt.Errorf("rollout: read the rules: %w", err)
+	if ctx.Err() != nil {
+		return rule.Document{}, fmt.Errorf("rollout: read the rules: %w", context.Cause(ctx))
 	}
 	return rule.Document{}, rule.ErrStoreEnded
 }

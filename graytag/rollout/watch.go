@@ -3,10 +3,12 @@ package rollout
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
+
+	"github.com/graylane/graylane/graytag/rule"
 )
 
 // look is one evaluation of a plan.
@@ -16,14 +18,21 @@ type look struct {
 	plan    *Plan
 	data    []byte // of the document that the plan is of
 	watched *watched
+	since   time.Time // samples of the stage
+}
+
+// askTime is for how long a source may be asked.
+func askTime(p *Plan) time.Duration {
+	return min(max(p.Analysis.Every, time.Second), 30*time.Second)
 }
 
 // look asks the source and does what follows of it.
 func (c *Controller) look(l *look) {
 	src := &asked{source: c.source}
-	limited, cancel := context.WithTimeout(l.ctx, min(max(l.plan.Analysis.Every, time.Second), 30*time.Second))
-	r := l.plan.Look(limited, src, time.Now())
+	limited, cancel := context.WithTimeout(l.ctx, askTime(l.plan))
+	r := l.plan.look(limited, src, time.Now(), l.since)
 	cancel()
+	c.asked(l)
 	if l.ctx.Err() != nil {
 		return
 	}
@@ -36,10 +45,59 @@ func (c *Controller) look(l *look) {
 		c.failed(l, err)
 	case e == nil || changed == nil:
 	case e.Kind == KindRolledBack:
-		c.rollBack(l.plan.ID, l.plan.RuleIDs(), decide, gone)
+		c.rollBack(wanted{plan: l.plan.ID, breach: e, refused: gone, decide: func(data []byte) ([]byte, *Event, error) {
+			changed, back, err := decide(data)
+			if err != nil && !gone(err) {
+				return takeBack(data, l.plan.ID, &r, Note{Who: n.Who, Why: e.Why, At: n.At}, err)
+			}
+			return changed, back, err
+		}}, l.plan.RuleIDs())
 	case l.term != nil:
 		c.move(l, e, decide)
 	}
+}
+
+// asked notes that the source has returned.
+func (c *Controller) asked(l *look) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l.watched.asking = time.Time{}
+}
+
+// errDeaf is a source that goes on though its context has ended.
+var errDeaf = errors.New("rollout: the source does not return though its time is over")
+
+// deaf tells of a source that has not returned for twice its time, and returns when to
+// look at that again. c.mu is held.
+func (c *Controller) deaf(p *Plan, w *watched, now time.Time) (wait time.Duration) {
+	if w.asking.IsZero() {
+		return time.Minute
+	}
+	if wait = w.asking.Add(2 * askTime(p)).Sub(now); wait > 0 {
+		return wait
+	}
+	w.err, w.errAt = errDeaf, now
+	if e := c.blind(p, errDeaf); c.term != nil && w.toTell(e) {
+		c.tell(e)
+	}
+	return time.Minute
+}
+
+// takeBack rolls back a plan that has become faulty since its gray was found to be
+// worse; err is why nothing else can be done.
+func takeBack(data []byte, plan string, r *Report, n Note, err error) ([]byte, *Event, error) {
+	set, bad := rule.Parse(data)
+	if bad != nil {
+		return nil, nil, err
+	}
+	if s := salvage(plan, set.Plans[plan]).State; !s.Phase.live() || s.Phase == Frozen || s.Stage != r.Stage || !s.Entered.Equal(r.Entered) {
+		return nil, nil, err
+	}
+	changed, e, err := Change(data, plan, CommandRollback, n)
+	if e != nil {
+		e.Report = r
+	}
+	return changed, e, err
 }
 
 // gone tells of a plan that does not exist any more: there is nothing to roll back.
@@ -121,7 +179,10 @@ func step(data []byte, plan string, r *Report, n Note) ([]byte, *Event, error) {
 func (c *Controller) toTell(l *look, e *Event) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	w := l.watched
+	return l.watched.toTell(e)
+}
+
+func (w *watched) toTell(e *Event) bool {
 	if w.told[e.Key()] {
 		return false
 	}
@@ -178,10 +239,11 @@ func (c *Controller) blind(p *Plan, err error) *Event {
 	}
 }
 
-// asked is a source that remembers whether it could say anything of the present, and
-// that does not panic.
+// asked is a source that remembers whether it could say anything of the present.
 type asked struct {
-	source  Source
+	source Source
+
+	mu      sync.Mutex // guards what follows
 	targets map[Target]bool
 	err     error
 }
@@ -191,22 +253,21 @@ var errNoSource = errors.New("rollout: there is no source")
 
 // Samples implements [Source].
 func (a *asked) Samples(ctx context.Context, q Query) (samples []Sample, err error) {
+	if a.source == nil {
+		err = errNoSource
+	} else {
+		samples, err = calm{a.source}.Samples(ctx, q)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	t := Target{q.Service, q.Version}
 	newest := !a.targets[t]
 	if a.targets == nil {
 		a.targets = map[Target]bool{}
 	}
 	a.targets[t] = true
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("rollout: the source panicked: %v", p)
-		}
-		if err != nil && newest && a.err == nil {
-			a.err = err
-		}
-	}()
-	if a.source == nil {
-		return nil, errNoSource
+	if err != nil && newest && a.err == nil {
+		a.err = err
 	}
-	return a.source.Samples(ctx, q)
+	return samples, err
 }

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -60,11 +61,14 @@ type webhookConfig struct {
 	err            error
 }
 
+// token is what a name of a header is, RFC 9110, section 5.6.2.
+var token = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
+
 // WithHeader sets a header of the requests, such as one that authenticates.
 func WithHeader(name, value string) WebhookOption {
 	return webhookOption(func(c *webhookConfig) {
-		if name == "" || strings.ContainsAny(name, " \t\r\n:") || strings.ContainsAny(value, "\r\n\x00") {
-			c.err = fmt.Errorf("rollout: webhook: WithHeader: %q is no name of a header, or its value has a line break", shorten(name, 64))
+		if !token.MatchString(name) || strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
+			c.err = fmt.Errorf("rollout: webhook: WithHeader: %q is no name of a header, or its value has a control character", shorten(name, 64))
 			return
 		}
 		c.header.Set(name, value)

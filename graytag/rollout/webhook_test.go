@@ -153,6 +153,7 @@ func TestWebhook_BadInput(t *testing.T) {
 	for _, o := range []rollout.WebhookOption{
 		rollout.WithAttempts(0), rollout.WithAttempts(21), rollout.WithAttemptTimeout(0),
 		rollout.WithHeader("", "x"), rollout.WithHeader("A B", "x"), rollout.WithHeader("A", "x\r\nB: y"), rollout.WithBearer("x\ny"),
+		rollout.WithHeader("Ä", "x"), rollout.WithHeader("A", "x\x01"),
 	} {
 		_, err := rollout.NewWebhook("http://hooks.example.com", o)
 		assert.Error(t, err)

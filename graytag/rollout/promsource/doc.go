@@ -72,6 +72,7 @@
 //
 // The names of services and versions are quoted. The text of [WithMatchers] and
 // [WithQueries] is not: it is code. Answers are bounded by [MaxAnswerBytes] and
-// [MaxSeries]. The token is sent to the host of the URL alone, over what that URL
-// says: use https where the network is not trusted.
+// [MaxSeries]. Tokens and headers are sent to the host of the URL alone, over what that URL
+// says: use https where the network is not trusted. Errors name its scheme and host and
+// nothing else of it.
 package promsource

@@ -47,7 +47,8 @@ func WithTimeout(d time.Duration) Option {
 }
 
 // WithHTTPClient sets the client, for TLS, a proxy, or a token that changes;
-// http.DefaultClient by default.
+// http.DefaultClient by default. It is copied. Redirects are followed as its
+// CheckRedirect says, and not at all where it has none.
 func WithHTTPClient(client *http.Client) Option {
 	return optionFunc(func(c *config) {
 		if client != nil {

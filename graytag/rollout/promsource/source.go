@@ -20,7 +20,8 @@ import (
 // would have to be closed.
 type Source struct {
 	config
-	url string
+	url  string
+	name string // what may be shown of url
 }
 
 var _ rollout.Source = (*Source)(nil)
@@ -36,7 +37,7 @@ func New(base string, opts ...Option) (*Source, error) {
 	case err != nil:
 		return nil, fmt.Errorf("promsource: %w", errors.Unwrap(err)) // without the URL, which may hold a password
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
-		return nil, fmt.Errorf("promsource: URL %q, want http://host or https://host, and a path where there is one", u.Redacted())
+		return nil, fmt.Errorf("promsource: URL %q, want http://host or https://host, and a path where there is one", u.Scheme+"://"+u.Host)
 	case c.timeout <= 0 || c.timeout > MaxTimeout:
 		return nil, fmt.Errorf("promsource: a timeout of %s, want more than 0 and at most %s", c.timeout, MaxTimeout)
 	case !labelName.MatchString(c.label):
@@ -57,7 +58,12 @@ func New(base string, opts ...Option) (*Source, error) {
 		}
 	}
 	u.Fragment = ""
-	return &Source{config: c, url: u.JoinPath("api/v1/query").String()}, nil
+	client := *c.client
+	if client.CheckRedirect == nil {
+		client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	}
+	c.client = &client
+	return &Source{config: c, url: u.JoinPath("api/v1/query").String(), name: u.Scheme + "://" + u.Host}, nil
 }
 
 // Samples implements [rollout.Source]. Numbers are estimates, rounded. The error
@@ -149,7 +155,10 @@ func (s *Source) ask(ctx context.Context, query string, at int64) ([]row, error)
 	req.Header.Set("Accept", "application/json")
 	resp, err := s.client.Do(req)
 	if err != nil {
-		return nil, err
+		if bad := (*url.Error)(nil); errors.As(err, &bad) {
+			err = bad.Err // without the URL
+		}
+		return nil, fmt.Errorf("%s: %w", s.name, err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, MaxAnswerBytes+1))
