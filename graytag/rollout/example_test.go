@@ -165,19 +165,9 @@ func ExampleController_Finish() {
 			fmt.Println(err)
 		}
 	}
-	ready := func(ctx context.Context, service string) (n int, err error) {
-		for instances, err := range reg.Watch(ctx, service) {
-			if err != nil {
-				return 0, err
-			}
-			for _, i := range instances {
-				if i.Status == registry.StatusPassing && i.Metadata["version"] == "" && i.Metadata["build"] == "v2" {
-					n++
-				}
-			}
-			return n, nil
-		}
-		return 0, ctx.Err()
+	release := map[string]string{"build": "v2"} // what tells it, as the pipeline registers it
+	ready := func(ctx context.Context, service string) (int, error) {
+		return registry.CountStable(ctx, reg, service, release)
 	}
 	store := rule.NewMemoryStore()
 	_, err := store.Put(ctx, rule.Document{Data: []byte(`{

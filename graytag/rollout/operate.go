@@ -50,6 +50,8 @@ func (c *Controller) Restore(ctx context.Context, revision, ifRevision uint64, n
 
 // Ready returns how many READY stable instances of the new release a service has. The
 // operator names the metadata that tells: stable instances have no version.
+//
+// registry.CountStable counts them by metadata that the operator names.
 type Ready func(ctx context.Context, service string) (int, error)
 
 // Finish clears the rules of a plan that is done, where every service of the lane has

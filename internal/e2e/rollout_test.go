@@ -162,26 +162,13 @@ func TestO7_RollbackWhileAStreamIsOpen(t *testing.T) {
 	}
 }
 
-// ready counts the instances of a service that may take the traffic of everyone once
-// the rules are cleared: READY, stable, and with the metadata that tells the new
-// release.
+// ready tells of instances that may take the traffic of everyone once the rules are
+// cleared.
 func ready(disc registry.Discovery, key, value string) rollout.Ready {
-	return func(ctx context.Context, service string) (n int, err error) {
+	return func(ctx context.Context, service string) (int, error) {
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
-		for set, err := range disc.Watch(ctx, service) {
-			if err != nil {
-				return 0, err
-			}
-			for _, i := range set {
-				version := i.Metadata[registry.MetadataVersion]
-				if i.Status == registry.StatusPassing && (version == "" || version == "stable") && i.Metadata[key] == value {
-					n++
-				}
-			}
-			return n, nil
-		}
-		return 0, ctx.Err()
+		return registry.CountStable(ctx, disc, service, map[string]string{key: value})
 	}
 }
 
