@@ -22,7 +22,10 @@ func InternalHost(host string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
-	host = strings.TrimSuffix(strings.TrimSuffix(strings.TrimPrefix(host, "["), "]"), ".")
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	if strings.IndexByte(host, '%') < 0 { // in a zone a dot is a character like any other (RFC 4007, section 11.2)
+		host = strings.TrimSuffix(host, ".")
+	}
 	if strings.IndexByte(host, ':') >= 0 || host != "" && host[0] >= '0' && host[0] <= '9' {
 		if addr, err := netip.ParseAddr(host); err == nil {
 			addr = addr.Unmap()

@@ -12,7 +12,7 @@ import (
 // Whatever the host, no public address counts as internal, and neither a port
 // nor a final dot changes the answer.
 func FuzzInternalHost(f *testing.F) {
-	for _, host := range []string{"inventory", "a.svc", "10.0.0.1", "8.8.8.8", "::1", "[fd00::1]:80", "0x08080808", "a.b.internal.", "x:y:z"} {
+	for _, host := range []string{"inventory", "a.svc", "10.0.0.1", "8.8.8.8", "::1", "::1%.", "[fe80::1%a.]:80", "[fd00::1]:80", "0x08080808", "a.b.internal.", "x:y:z"} {
 		f.Add(host)
 	}
 	f.Fuzz(func(t *testing.T, host string) {
