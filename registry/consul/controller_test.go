@@ -301,7 +301,7 @@ func TestO7_RollbackWhileConsulAnswers500(t *testing.T) {
 		http.Error(w, "rpc error making call: No cluster leader", http.StatusInternalServerError)
 	}
 	front.set(fail)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	begun := time.Now()
 	done := make(chan error, 1)

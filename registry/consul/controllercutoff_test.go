@@ -74,7 +74,7 @@ func TestController_LeaderIsCutOffWhileGrayBreaks(t *testing.T) {
 	assert.LessOrEqual(t, unwritten.Load(), int64(1))
 	assert.Zero(t, other.Load())
 	assert.True(t, all(both, "stable")())
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	e, err := a.Do(ctx, "all", rollout.CommandRollback, rollout.Note{Who: "ann"})
 	assert.NoError(t, err)

@@ -27,7 +27,7 @@ func TestElector_ACL(t *testing.T) {
 
 	logs := &logBuffer{}
 	e := elector(t, open(t, reader, consul.WithLogger(slog.New(slog.NewTextHandler(logs, nil)))))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	require.ErrorIs(t, e.Lead(ctx, func(context.Context) error { return errors.New("it leads") }), context.DeadlineExceeded)
 	assert.Contains(t, logs.String(), "Permission denied")
