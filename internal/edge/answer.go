@@ -49,6 +49,11 @@ func escape(v string) string {
 	return b.String()
 }
 
-func bare(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-._~!$'()*+:@/", c) >= 0
-}
+func bare(c byte) bool { return bareByte[c] }
+
+var bareByte = func() (t [256]bool) {
+	for c := range t {
+		t[c] = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("-._~!$'()*+:@/", byte(c)) >= 0
+	}
+	return t
+}()

@@ -56,14 +56,26 @@ func IsForgedMember(name string) bool {
 }
 
 // IsUsual tells of nearly every header name, at no cost to speak of, that it is
-// neither another spelling of one of ours nor another carrier of baggage.
+// neither one of ours, in any spelling, nor another carrier of baggage, nor another
+// spelling of a compatibility format with '_' for '-'.
 func IsUsual(name string) bool {
-	if name == "" {
-		return true
-	}
-	switch name[0] | 0x20 {
-	case 'b', 'g', 'j', 'o', 'u': // baggage-, grpc-metadata-, jaeger-baggage, ot-baggage-, uberctx-
-		return false
+	if len(name) > 2 {
+		switch name[0] | 0x20 {
+		case 'b', 'g', 'j': // baggage, grpc-metadata-, jaeger-baggage
+			return false
+		case 'o': // ot-baggage-
+			if name[1]|0x20 == 't' {
+				return false
+			}
+		case 'u': // uberctx-
+			if name[1]|0x20 == 'b' {
+				return false
+			}
+		case 'x': // x-gray-tag, x-gray-trace
+			if name[2]|0x20 == 'g' {
+				return false
+			}
+		}
 	}
 	return strings.IndexByte(name, '_') < 0
 }

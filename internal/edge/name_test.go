@@ -1,6 +1,7 @@
 package edge_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -28,5 +29,36 @@ func TestHeadersThatHoldMembersOfATag(t *testing.T) {
 		"Ot-Baggage-Tenant": false, "Ot-Baggage-": false, "Baggage": false, "Baggage-Country": false, "Gray.version": false, "": false,
 	} {
 		assert.Equal(t, want, edge.IsForgedMember(name), name)
+	}
+}
+
+func TestNamesThatAreNotPassedOver(t *testing.T) {
+	for _, name := range []string{
+		"X-Gray-Tag", "X-Gray-Trace", "Baggage", "Jaeger-Baggage", "Ot-Baggage-Gray.version", "Uberctx-Gray.version", "Baggage-Gray.version",
+		"Grpc-Metadata-X-Gray-Tag", "Grpc-Metadata-Baggage", "Grpc-Metadata-X-Canary",
+	} {
+		for _, spelled := range []string{name, strings.ToLower(name), strings.ToUpper(name)} {
+			assert.False(t, edge.IsUsual(spelled), spelled)
+			assert.False(t, edge.IsUsual(strings.ReplaceAll(spelled, "-", "_")), spelled)
+			assert.False(t, edge.IsUsual(strings.Replace(spelled, "-", "_", 1)), spelled)
+		}
+	}
+	assert.False(t, edge.IsUsual("X_canary"), "a compatibility format to CGI")
+	assert.False(t, edge.IsUsual("A_"))
+	for _, name := range []string{
+		"Accept", "Authorization", "Connection", "Cookie", "Origin", "User-Agent", "Upgrade", "X-Forwarded-For", "X-Canary", "X", "", "O", "U-", "Xg",
+	} {
+		assert.True(t, edge.IsUsual(name), name)
+	}
+}
+
+func TestNamesInCanonicalForm(t *testing.T) {
+	long := strings.Repeat("Long-", 14) + "Name"
+	names := edge.NewNames([]string{"x-gray-tag", "baggage", long})
+	for key, want := range map[string]string{
+		"X-Gray-Tag": "X-Gray-Tag", "x-gray-TAG": "X-Gray-Tag", "bAGGAGE": "Baggage", "x-gray-trace": "X-Gray-Trace", strings.ToLower(long): long,
+		"X_Gray_Tag": "", "Referer": "", "User-Agent": "", "": "", "X-Gray-Tags": "", long[:len(long)-64]: "",
+	} {
+		assert.Equal(t, want, names.Canonical(key), key)
 	}
 }

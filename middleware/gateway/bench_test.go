@@ -19,13 +19,14 @@ import (
 	"github.com/graylane/graylane/registry/memory"
 )
 
-// tunedProxy is httputil.ReverseProxy as one has to set it up, and nothing more.
+// tunedProxy is httputil.ReverseProxy as one has to set it up, and nothing more: with
+// the transport that the gateway has, which does not keep idle connections for ever.
 func tunedProxy(tb testing.TB, target string) http.Handler {
 	to, err := url.Parse("http://" + target)
 	require.NoError(tb, err)
 	tr := &http.Transport{
 		DialContext:         (&net.Dialer{Timeout: 3 * time.Second}).DialContext,
-		MaxIdleConnsPerHost: 512, DisableCompression: true,
+		MaxIdleConnsPerHost: 512, DisableCompression: true, IdleConnTimeout: 90 * time.Second,
 	}
 	tb.Cleanup(tr.CloseIdleConnections)
 	return &httputil.ReverseProxy{

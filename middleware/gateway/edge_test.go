@@ -237,3 +237,39 @@ func TestOtherBaggageGoesOn(t *testing.T) {
 	assert.Equal(t, "7", b.Member("tenant").Value())
 	assert.Equal(t, "v2.1.0", b.Member("gray.version").Value())
 }
+
+// Middleware outside the gateway may write keys into the header as it likes; net/http
+// would send them beside ours.
+func TestKeysThatNetHTTPWouldNotHaveWritten(t *testing.T) {
+	canary, err := propagation.New(propagation.WithCanaryHeader("X-Canary"))
+	require.NoError(t, err)
+	reg, rec := orders(t)
+	g := newGateway(t, engine(t, whitelist), reg, gateway.WithRoutes(gateway.Route{Service: "order"}), gateway.WithPropagator(canary))
+	url := "http://" + serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Header["x-gray-tag"] = []string{"version=v3.0.0"}
+		r.Header["x-canary"] = []string{"true"}
+		r.Header["x-gray-trace"] = []string{"1"}
+		r.Header["baggage"] = []string{"tenant=7"}
+		g.ServeHTTP(w, r)
+	}))
+	for user, want := range map[string]string{"1": "", "10086": "v2.1.0"} {
+		for name, headers := range map[string][]string{
+			"plain":  {"Cookie", "user_id=" + user},
+			"tunnel": {"Cookie", "user_id=" + user, "Connection", "Upgrade", "Upgrade", "websocket"},
+		} {
+			_, body := get(t, newClient(t, ""), url, headers...)
+			s := rec.one(t)
+			what := user + ", " + name
+			assert.Equal(t, want, body, what)
+			assert.Equal(t, want, s.tag.Route("version", "order"), what)
+			assert.NotContains(t, s.Header, "X-Gray-Trace", what)
+			assert.LessOrEqual(t, len(s.Header[graytag.Header]), 1, what)
+			assert.LessOrEqual(t, len(s.Header["X-Canary"]), 1, what)
+			if want == "" {
+				assert.NotContains(t, s.Header, graytag.Header, what)
+				assert.NotEqual(t, []string{"true"}, s.Header["X-Canary"], what)
+			}
+			assert.Contains(t, s.Header.Get("Baggage"), "tenant=7", what)
+		}
+	}
+}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/graylane/graylane/graytag"
+	"github.com/graylane/graylane/internal/arrival"
 	"github.com/graylane/graylane/internal/edge"
 	"github.com/graylane/graylane/internal/hops"
 	"github.com/graylane/graylane/middleware/grayhttp"
@@ -24,14 +26,16 @@ type exchange struct {
 	body    *requestBody // nil where the request has none
 	timer   *time.Timer  // nil where the time is not limited
 	proxied bool         // the peer is a trusted proxy
+	tagged  bool
 
 	observed *observed // nil where nobody observes
 
 	version  [1]string
-	group    []string    // nil where there is none
-	trailer  http.Header // of the answer; its keys are those that were announced
-	before   []field     // what else the answer held before the proxy: a cookie, headers of handlers outside
-	informed bool        // an informational answer has gone out
+	group    []string       // nil where there is none
+	answer   *http.Response // of the service, nil before it has answered
+	trailer  http.Header    // of it; its keys are those that were announced
+	before   []field        // what else the answer held before the proxy: a cookie, headers of handlers outside
+	informed bool           // an informational answer has gone out
 	wrote    bool
 	ended    bool // in good order, else by a panic
 }
@@ -41,9 +45,17 @@ type field struct {
 	values []string
 }
 
-func newExchange(w http.ResponseWriter, r *http.Request, rt *route, version string) *exchange {
+func newExchange(w http.ResponseWriter, r *http.Request, rt *route) *exchange {
 	h := w.Header()
-	x := &exchange{ResponseWriter: w, route: rt, in: r, version: [1]string{version}, group: h[edge.GroupHeader]}
+	tag := graytag.FromContext(r.Context())
+	entry, _ := grayhttp.EntryFromContext(r.Context())
+	x := &exchange{
+		ResponseWriter: w, route: rt, in: r, proxied: entry.Proxied, tagged: !tag.IsZero(),
+		version: [1]string{edge.VersionOf(tag, entry.Decision.Key, rt.Service)}, group: h[edge.GroupHeader],
+	}
+	if _, version := h[edge.VersionHeader]; version && len(h) == 1 {
+		return x // as nearly always
+	}
 	for k, v := range h {
 		if k != edge.VersionHeader && k != edge.GroupHeader {
 			x.before = append(x.before, field{k, v})
@@ -89,6 +101,20 @@ func (x *exchange) decided(h http.Header) {
 	} else {
 		delete(h, edge.GroupHeader)
 	}
+}
+
+// cleanTrailer takes out of the trailers that the service did not announce what is
+// ours to give, after the proxy has written all of them.
+func (x *exchange) cleanTrailer() {
+	if x.answer == nil || len(x.answer.Trailer) == 0 {
+		return
+	}
+	h := x.Header()
+	if len(h[http.TrailerPrefix+grayhttp.MisroutedHeader]) > 0 {
+		delete(h, http.TrailerPrefix+arrival.DetailsHeader)
+	}
+	delete(h, http.TrailerPrefix+edge.VersionHeader)
+	delete(h, http.TrailerPrefix+edge.GroupHeader)
 }
 
 // inform sends an informational answer, without what is for the answer proper.

@@ -9,9 +9,7 @@ import (
 	"net/http/httputil"
 	"time"
 
-	"github.com/graylane/graylane/graytag"
 	"github.com/graylane/graylane/graytag/rule"
-	"github.com/graylane/graylane/internal/arrival"
 	"github.com/graylane/graylane/internal/edge"
 	"github.com/graylane/graylane/middleware/grayhttp"
 	"github.com/graylane/graylane/registry"
@@ -68,7 +66,9 @@ func New(engine *rule.Engine, disc registry.Discovery, opts ...Option) (*Gateway
 		ways[i] = client.Transport.(*grayhttp.Transport)
 		g.clients = append(g.clients, ways[i])
 	}
+	names := edge.NewNames(c.prop.Fields())
 	for _, rt := range t.routes {
+		rt.names = names
 		rt.fail, rt.upgrades, rt.maxBody, rt.observers = c.fail, c.upgrades, c.maxBody, c.observers
 		rt.limit = &limiter{logger: c.logger}
 		if rt.timeout = rt.Timeout; rt.timeout == 0 {
@@ -115,10 +115,7 @@ var (
 
 // serve sends on what the edge has coloured.
 func (rt *route) serve(w http.ResponseWriter, r *http.Request) {
-	entry, _ := grayhttp.EntryFromContext(r.Context())
-	x := newExchange(w, r, rt, edge.VersionOf(graytag.FromContext(r.Context()), entry.Decision.Key, rt.Service))
-	x.proxied = entry.Proxied
-
+	x := newExchange(w, r, rt)
 	grpc := isGRPC(r)
 	if len(rt.observers) > 0 {
 		x.observed = &observed{began: time.Now(), ctx: r.Context(), grpc: grpc}
@@ -126,18 +123,18 @@ func (rt *route) serve(w http.ResponseWriter, r *http.Request) {
 		defer x.tell()
 	}
 	proxy := rt.proxy
-	switch upgrade := r.Header.Get("Upgrade"); {
-	case upgrade != "" && !rt.mayUpgrade(upgrade):
-		// A server may ignore the wish (RFC 9110, section 7.8). What would run
-		// through the tunnel, HTTP/2 for example, passes no entrance.
-		r.Header = r.Header.Clone() // the caller's, where nothing in it was forged
-		r.Header.Del("Upgrade")
-		r.Header.Del("Http2-Settings")
-		fallthrough
-	case upgrade == "":
-		if !rt.TLS && (rt.H2C || grpc) {
-			proxy = rt.h2c
+	tunnel := false
+	if upgrade := r.Header["Upgrade"]; len(upgrade) > 0 && upgrade[0] != "" {
+		if tunnel = rt.mayUpgrade(upgrade[0]); !tunnel {
+			// A server may ignore the wish (RFC 9110, section 7.8). What would run
+			// through the tunnel, HTTP/2 for example, passes no entrance.
+			r.Header = r.Header.Clone() // the caller's, where nothing in it was forged
+			delete(r.Header, "Upgrade")
+			delete(r.Header, "Http2-Settings")
 		}
+	}
+	if !tunnel && !rt.TLS && (rt.H2C || grpc) {
+		proxy = rt.h2c
 	}
 	if r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody {
 		if r.ProtoMajor == 1 {
@@ -158,7 +155,7 @@ func (rt *route) serve(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	x.lend(r)
+	x.lend(r, tunnel)
 	// A stream of gRPC has a header when it has its first message; how long that
 	// may take is known to the client, and is in grpc-timeout.
 	if rt.timeout > 0 && !grpc {
@@ -175,12 +172,7 @@ func (rt *route) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	proxy.ServeHTTP(x, r)
 	x.ended = true
-	// As trailers that the service did not announce.
-	if len(x.Header()[http.TrailerPrefix+grayhttp.MisroutedHeader]) > 0 {
-		delete(x.Header(), http.TrailerPrefix+arrival.DetailsHeader)
-	}
-	delete(x.Header(), http.TrailerPrefix+edge.VersionHeader)
-	delete(x.Header(), http.TrailerPrefix+edge.GroupHeader)
+	x.cleanTrailer()
 }
 
 // Close ends all watches and closes idle connections to instances. Requests under

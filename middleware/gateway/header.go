@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/graylane/graylane/graytag"
 	"github.com/graylane/graylane/internal/edge"
 )
 
@@ -15,14 +14,14 @@ import (
 // gets to see what it needs to decide, which is an upgrade and a stream of events.
 
 // lend makes r, which is the edge's copy, what the proxy gets to see: rewrite finds x
-// in it.
-func (x *exchange) lend(r *http.Request) {
+// in it. Its header is seen where a tunnel is asked for.
+func (x *exchange) lend(r *http.Request, tunnel bool) {
 	x.in, x.header = r, r.Header
 	r.Body = x
 	if x.body == nil {
 		r.ContentLength = 0
 	}
-	if r.Header.Get("Upgrade") == "" {
+	if !tunnel {
 		r.Header = nil
 	}
 }
@@ -31,17 +30,26 @@ func (x *exchange) lend(r *http.Request) {
 // what only a proxy has a say in. It shares the values; nobody changes them.
 func (x *exchange) outgoing() http.Header {
 	room := len(x.header) + 3 // for X-Forwarded
-	if !graytag.FromContext(x.in.Context()).IsZero() {
+	if x.tagged {
 		room += 2 // for what the transport writes
 	}
 	out := make(http.Header, room)
+	var connection, te []string
 	for k, v := range x.header {
-		if !isHop(k) && k != "Forwarded" && !isRemoved(k, x.proxied) {
+		own := x.route.names.Canonical(k)
+		switch {
+		case own != "":
+			out[own] = append(slices.Clip(out[own]), v...) // whoever stands outside may have spelled it as he liked
+		case k == "Connection":
+			connection = v
+		case k == "Te":
+			te = v
+		case !isHop(k) && k != "Forwarded" && !isRemoved(k, x.proxied):
 			out[k] = v[:len(v):len(v)]
 		}
 	}
-	removeOptions(out, x.header["Connection"])
-	for _, line := range x.header["Te"] {
+	removeOptions(out, connection)
+	for _, line := range te {
 		for coding := range strings.SplitSeq(line, ",") {
 			if strings.EqualFold(textproto.TrimString(coding), "trailers") {
 				out["Te"] = []string{"trailers"}
@@ -54,13 +62,11 @@ func (x *exchange) outgoing() http.Header {
 // take moves the header of an answer to where the proxy would copy it, all but what
 // the edge has decided.
 func (x *exchange) take(res *http.Response) {
-	if x.observed != nil && x.observed.grpc {
-		x.observed.answer = res
-	}
-	delete(res.Header, edge.VersionHeader)
-	delete(res.Header, edge.GroupHeader)
-	delete(res.Header, ReasonHeader) // which is ours to give
+	x.answer = res
 	if res.StatusCode == http.StatusSwitchingProtocols {
+		delete(res.Header, edge.VersionHeader)
+		delete(res.Header, edge.GroupHeader)
+		delete(res.Header, ReasonHeader)
 		return
 	}
 	removeOptions(res.Header, res.Header["Connection"])
@@ -76,7 +82,15 @@ func (x *exchange) take(res *http.Response) {
 	events := len(kind) == 1 && strings.HasPrefix(kind[0], "text/event-stream")
 	h := x.Header()
 	for k, v := range res.Header {
-		if isHop(k) || events && k == "Content-Type" {
+		switch k {
+		case edge.VersionHeader, edge.GroupHeader, ReasonHeader: // which are ours to give
+			continue
+		case "Content-Type":
+			if events {
+				continue
+			}
+		}
+		if isHop(k) {
 			continue
 		}
 		if own := h[k]; len(own) > 0 {

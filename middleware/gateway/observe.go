@@ -61,7 +61,6 @@ type observed struct {
 	decision httplb.Decision
 	decided  bool
 	grpc     bool
-	answer   *http.Response // of a call of gRPC, for its trailer
 	status   int
 	err      error
 	told     bool
@@ -107,7 +106,7 @@ func (x *exchange) tell() {
 // grpcStatus returns the status of gRPC that the client was sent, -1 for none.
 func (x *exchange) grpcStatus() int {
 	code := x.Header().Get("Grpc-Status") // without a body, in the header
-	if a := x.observed.answer; code == "" && a != nil {
+	if a := x.answer; code == "" && a != nil {
 		code = a.Trailer.Get("Grpc-Status")
 	}
 	n, err := strconv.ParseUint(code, 10, 16)

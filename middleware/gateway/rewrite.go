@@ -33,7 +33,7 @@ func (rt *route) rewrite(p *httputil.ProxyRequest) {
 	if p.In.Header == nil {
 		p.Out.Header = x.outgoing()
 	} else {
-		removeClaims(p.Out.Header, x.proxied)
+		x.tunnelled(p.Out.Header)
 	}
 	x.forwarded(p.Out.Header)
 	if rt.StripPrefix && rt.Prefix != "" {
@@ -73,9 +73,16 @@ func (x *exchange) forwarded(h http.Header) {
 	h["X-Forwarded-Proto"] = values[2:3:3]
 }
 
-func removeClaims(h http.Header, proxied bool) {
-	for k := range h {
-		if isRemoved(k, proxied) {
+// tunnelled does with h, which the proxy has copied, what outgoing does.
+func (x *exchange) tunnelled(h http.Header) {
+	for k, v := range h {
+		own := x.route.names.Canonical(k)
+		switch {
+		case own == k:
+		case own != "":
+			delete(h, k)
+			h[own] = append(slices.Clip(h[own]), v...)
+		case isRemoved(k, x.proxied):
 			delete(h, k)
 		}
 	}

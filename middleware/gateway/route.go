@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/graylane/graylane/internal/edge"
 	"github.com/graylane/graylane/registry"
 )
 
@@ -60,6 +61,7 @@ type route struct {
 	upgrades []string
 	maxBody  int64
 	entrance http.Handler
+	names    *edge.Names // of the headers that carry tags
 	proxy    *httputil.ReverseProxy
 	h2c      *httputil.ReverseProxy
 	fail     func(http.ResponseWriter, *http.Request, Failure)

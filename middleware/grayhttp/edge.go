@@ -162,8 +162,11 @@ func (e *entrance) clean(r *http.Request, trusted bool) (context.Context, http.H
 		e.countForged(ctx, f)
 		header = e.without(r.Header, trusted)
 	}
-	// What is left are members of others; a handler that calls on hands them on.
-	return e.prop.Extract(ctx, propagation.HeaderCarrier(header)), header
+	if len(header[baggageHeader]) > 0 {
+		// What is left are members of others; a handler that calls on hands them on.
+		ctx = e.prop.Extract(ctx, propagation.HeaderCarrier(header))
+	}
+	return ctx, header
 }
 
 // decide asks the rules about r, which is as it came, and begins the answer.
@@ -205,9 +208,9 @@ func keepsCookies(r *http.Request) bool {
 
 func (e *entrance) answer(w http.ResponseWriter, tag graytag.Tag, entry *Entry) {
 	h := w.Header()
-	h.Set(VersionHeader, edge.VersionOf(tag, entry.Decision.Key, e.service))
+	h[VersionHeader] = []string{edge.VersionOf(tag, entry.Decision.Key, e.service)}
 	if group, ok := entry.Decision.HashedBy(edge.GroupSource); ok {
-		h.Set(GroupHeader, group)
+		h[GroupHeader] = []string{group}
 	}
 }
 
@@ -228,17 +231,15 @@ func (f *forged) note(carrier string) {
 }
 
 func (e *entrance) forged(h http.Header, trusted bool) (f forged) {
-	f.tag = len(h[graytag.Header]) > 0
-	f.trace = !trusted && len(h[edge.TraceHeader]) > 0
-	for _, name := range e.formats {
-		f.format = f.format || len(h[name]) > 0
-	}
 	for name, values := range h {
 		if !edge.IsUsual(name) {
 			if carrier, list := e.carrier(name, trusted); !list || edge.HasForged(values) {
 				f.note(carrier)
 			}
 		}
+	}
+	for _, name := range e.formats {
+		f.format = f.format || len(h[name]) > 0
 	}
 	for _, line := range h["Connection"] {
 		for option := range strings.SplitSeq(line, ",") {

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
 
 	"go.opentelemetry.io/otel/baggage"
 
@@ -29,6 +28,7 @@ type Transport struct {
 	discovers  func(*url.URL) (service string, ok bool) // nil: the base finds nothing
 	prop       *propagation.Propagator
 	fields     []string // header names of prop, canonical
+	names      *edge.Names
 	scope      *propagation.OutboundScope
 	orphans    *telemetry.OrphanCounter
 	exempt     []string
@@ -76,6 +76,7 @@ func newTransport(base http.RoundTripper, c *config) *Transport {
 	for i, f := range t.fields {
 		t.fields[i] = http.CanonicalHeaderKey(f)
 	}
+	t.names = edge.NewNames(t.fields)
 	t.copies, _ = base.(headerRoundTripper)
 	if d, ok := base.(interface {
 		Service(*url.URL) (string, bool)
@@ -92,7 +93,9 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // RoundTripOwned is RoundTrip for a request that nobody else uses, neither while it
 // is under way nor afterwards, as the one that httputil.ReverseProxy makes: it is
-// changed, header and all, which spares copies.
+// changed, header and all, which spares copies. The names of the headers that the
+// propagator writes have to be in canonical form, as the methods of http.Header
+// leave them.
 func (t *Transport) RoundTripOwned(req *http.Request) (*http.Response, error) {
 	return t.do(req, true)
 }
@@ -114,7 +117,10 @@ func (t *Transport) roundTrip(req *http.Request, owned bool) (*http.Response, er
 	if req.URL == nil {
 		return t.base.RoundTrip(req) // which says what it thinks of that
 	}
-	given, odd := t.canonical(req.Header)
+	given, odd := req.Header, false
+	if !owned {
+		given, odd = t.canonical(given)
+	}
 	if !t.inside(req.URL) {
 		return t.withhold(req, given)
 	}
@@ -201,7 +207,7 @@ func (t *Transport) inside(u *url.URL) bool {
 // stands: one in odd case would go beside ours, and out of the scope.
 func (t *Transport) canonical(h http.Header) (_ http.Header, odd bool) {
 	for k := range h {
-		if f := t.field(k); f != "" && k != f {
+		if f := t.names.Canonical(k); f != "" && k != f {
 			odd = true
 			break
 		}
@@ -211,30 +217,13 @@ func (t *Transport) canonical(h http.Header) (_ http.Header, odd bool) {
 	}
 	c := make(http.Header, len(h)+2)
 	for _, k := range slices.Sorted(maps.Keys(h)) { // always in the same order
-		f := t.field(k)
+		f := t.names.Canonical(k)
 		if f == "" {
 			f = k
 		}
 		c[f] = append(slices.Clip(c[f]), h[k]...)
 	}
 	return c, true
-}
-
-// field returns the canonical form of key where it is a header of ours, else "".
-func (t *Transport) field(key string) string {
-	for _, f := range t.fields {
-		if sameField(f, key) {
-			return f
-		}
-	}
-	if sameField(hops.TraceHeader, key) {
-		return hops.TraceHeader
-	}
-	return ""
-}
-
-func sameField(f, key string) bool {
-	return len(f) == len(key) && (f == key || strings.EqualFold(f, key))
 }
 
 // present tells whether h holds something that Inject may have to replace or
