@@ -3,6 +3,7 @@ package rule_test
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"testing"
 	"time"
 
@@ -193,40 +194,76 @@ func (h *histogram) at(quantile float64) time.Duration {
 	return time.Millisecond
 }
 
-// Figures, not assertions: what a reload does to the slowest decisions. The
-// clock alone is some 50 ns of each.
+// Figures, not assertions: what a reload every 100 ms does to the slowest decisions.
+// The clock alone is 50 to 130 ns of each. Another vCPU, or a neighbour on a shared
+// machine, holds a core up for some microseconds more often than every thousandth
+// decision; so windows with reloads take turns with windows in which nothing happens,
+// and with windows in which, for as long as a reload takes, something counts that touches
+// no memory.
 func TestDecisionsWhileReloading(t *testing.T) {
+	const rounds, window = 5, 300 * time.Millisecond
 	e, r := started(t, others(10_000)), full("10086")
 	sets := []*rule.Set{others(10_000), others(9_999)}
-	idle, under := &histogram{}, &histogram{}
-	measure := func(h *histogram) {
-		for begin := time.Now(); time.Since(begin) < time.Second; {
+	reloads := 0
+	reload := func() {
+		assert.NoError(t, e.Load(sets[reloads%2]))
+		reloads++
+	}
+	began := time.Now()
+	reload()
+	once := time.Since(began)
+	count := func() {
+		for began := time.Now(); time.Since(began) < once; {
+		}
+	}
+	h := &histogram{}
+	measure := func(every100ms func()) {
+		*h = histogram{}
+		stop, done := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(done)
+			tick := time.NewTicker(100 * time.Millisecond)
+			defer tick.Stop()
+			for every100ms(); ; every100ms() {
+				select {
+				case <-stop:
+					return
+				case <-tick.C:
+				}
+			}
+		}()
+		for begin := time.Now(); time.Since(begin) < window; {
 			for range 1000 {
 				start := time.Now()
 				e.Decide(r)
 				h.add(time.Since(start))
 			}
 		}
+		close(stop)
+		<-done
 	}
-	measure(idle)
-	stop, done := make(chan struct{}), make(chan int)
-	go func() {
-		tick := time.NewTicker(100 * time.Millisecond)
-		defer tick.Stop()
-		for i := 0; ; i++ {
-			select {
-			case <-stop:
-				done <- i
-				return
-			case <-tick.C:
-				assert.NoError(t, e.Load(sets[i%2]))
+	var p50, idle, control, under []time.Duration
+	for range rounds {
+		measure(func() {})
+		p50, idle = append(p50, h.at(0.5)), append(idle, h.at(0.999))
+		measure(count)
+		control = append(control, h.at(0.999))
+		measure(reload)
+		under = append(under, h.at(0.999))
+	}
+	slices.Sort(p50)
+	median := max(p50[rounds/2], 1)
+	in := func(all []time.Duration) string {
+		slices.Sort(all)
+		within := 0
+		for _, d := range all {
+			if d < 10*median {
+				within++
 			}
 		}
-	}()
-	measure(under)
-	close(stop)
-	reloads := <-done
-	t.Logf("decision by 10000 rules: idle p50 %v p99.9 %v; with %d reloads, one every 100 ms: p50 %v p99.9 %v, that is %.1f x the idle p50",
-		idle.at(0.5), idle.at(0.999), reloads, under.at(0.5), under.at(0.999), float64(under.at(0.999))/float64(max(idle.at(0.5), 1)))
-	assert.Positive(t, reloads)
+		return fmt.Sprintf("%v to %v, median %v = %.1f x, below 10 x in %d of %d windows", all[0], all[rounds-1], all[rounds/2], float64(all[rounds/2])/float64(median), within, rounds)
+	}
+	t.Logf("decision by 10000 rules: idle p50 %v; p99.9 with %d reloads of %v, one every 100 ms: %s; idle: %s; beside a loop that counts: %s",
+		median, reloads, once.Round(time.Millisecond), in(under), in(idle), in(control))
+	assert.Greater(t, reloads, rounds)
 }

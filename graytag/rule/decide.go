@@ -218,20 +218,30 @@ const (
 	fewMatches = 16
 )
 
-// decide is the decision by one program.
-func (p *program) decide(r *Request) (d Decision) {
+// decide fills in d, which is zero, with the decision by one program.
+func (p *program) decide(r *Request, d *Decision) {
 	d.Key = p.key
 	if p.stop {
 		d.Stopped = true
-		return d
+		return
 	}
-	var cells [fewSlots]cell
-	v := view{p: p, r: r, now: r.Time}
-	if len(p.slots) <= len(cells) {
-		v.cells = cells[:len(p.slots)]
-	} else {
-		v.cells = make([]cell, len(p.slots))
+	// Most sets look at a few attributes; more room is cleared for those alone
+	// that need it.
+	switch n := len(p.slots); {
+	case n <= fewSlots/4:
+		var cells [fewSlots / 4]cell
+		p.decideBy(r, d, cells[:n])
+	case n <= fewSlots:
+		var cells [fewSlots]cell
+		p.decideBy(r, d, cells[:n])
+	default:
+		p.decideBy(r, d, make([]cell, n))
 	}
+}
+
+// decideBy is decide with room for the value of each slot.
+func (p *program) decideBy(r *Request, d *Decision, cells []cell) {
+	v := view{p: p, r: r, cells: cells, now: r.Time}
 	if p.timed && v.now.IsZero() {
 		v.now = time.Now()
 	}
@@ -255,7 +265,7 @@ func (p *program) decide(r *Request) (d Decision) {
 		}
 		last = rank
 		rule := &p.rules[rank]
-		if !v.matches(rule, &d) {
+		if !v.matches(rule, d) {
 			continue
 		}
 		matched = append(matched, rank)
@@ -275,7 +285,6 @@ func (p *program) decide(r *Request) (d Decision) {
 	}
 	d.Tag, d.Rules, d.Truncated = m.tag, m.ids, m.truncated
 	if len(p.carry) > 0 {
-		v.carry(&d)
+		v.carry(d)
 	}
-	return d
 }

@@ -77,12 +77,12 @@ func (e *Engine) notify() {
 
 // Decide returns what r gets; nil is an empty request. It does not fail, does
 // not block and calls nothing but the functions of r.
-func (e *Engine) Decide(r *Request) Decision {
+func (e *Engine) Decide(r *Request) (d Decision) {
 	if r == nil {
 		r = &Request{}
 	}
 	s := e.current.Load()
-	d := s.program.decide(r)
+	s.program.decide(r, &d)
 	d.Revision = s.document.Revision
 	e.count(&d)
 	return d
@@ -109,7 +109,8 @@ func (e *Engine) Explain(r *Request) Explanation {
 		at.Time = time.Now()
 	}
 	s := e.current.Load()
-	d := s.program.decide(&at)
+	var d Decision
+	s.program.decide(&at, &d)
 	d.Revision = s.document.Revision
 	return Explanation{Decision: d, Rules: s.program.explain(&at)}
 }
