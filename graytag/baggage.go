@@ -2,6 +2,7 @@ package graytag
 
 import (
 	"strings"
+	"sync/atomic"
 
 	"go.opentelemetry.io/otel/baggage"
 )
@@ -21,6 +22,25 @@ type members struct {
 	few   [4]baggage.Member // room for most lists: one allocation less
 	bag   baggage.Baggage
 	bytes int // an upper bound of the header form
+
+	// What OTel keeps in a context that has these members, and no others, as its
+	// baggage. It is there, and stays, once kept is 2; who makes it 1 writes it.
+	state any
+	kept  atomic.Uint32
+}
+
+func (m *members) otelState() any {
+	if m.kept.Load() == 2 {
+		return m.state
+	}
+	return nil
+}
+
+func (m *members) keepState(state any) {
+	if m.kept.CompareAndSwap(0, 1) {
+		m.state = state
+		m.kept.Store(2)
+	}
 }
 
 // asMembers builds the members of t once. Two goroutines may build them at

@@ -20,12 +20,58 @@ var ctxKey = &contextKey{}
 //
 // The zero Tag says that the request is known to be untagged.
 func NewContext(ctx context.Context, t Tag) context.Context {
+	alone := t.p != nil && otelKey != nil && ctx.Value(otelKey) == nil // no baggage, and no hook of OTel's
+	if alone {
+		if state := t.asMembers().otelState(); state != nil {
+			return &tagContext{ctx, t.p, state}
+		}
+	}
 	if b := baggage.FromContext(ctx); b.Len() > 0 || t.p != nil {
 		if next, changed := t.intoBaggage(b); changed {
 			ctx = baggage.ContextWithBaggage(ctx, next)
+			if alone {
+				t.asMembers().keepState(ctx.Value(otelKey))
+			}
 		}
 	}
 	return context.WithValue(ctx, ctxKey, t.p) // nil is a value, too: untagged
+}
+
+// tagContext is a context with a tag that was in one before, and with its baggage: one
+// layer in place of two, and what OTel looks for is not built again.
+type tagContext struct {
+	context.Context
+	tag   *tag
+	state any
+}
+
+func (c *tagContext) Value(key any) any {
+	switch key {
+	case ctxKey:
+		return c.tag
+	case otelKey:
+		return c.state
+	}
+	return c.Context.Value(key)
+}
+
+// otelKey is the key under which OTel keeps baggage in a context, nil where it does
+// so in another way.
+var otelKey = func() any {
+	asked := &askedContext{Context: context.Background()}
+	baggage.FromContext(asked)
+	return asked.key
+}()
+
+// askedContext is a context that remembers what it was asked for.
+type askedContext struct {
+	context.Context
+	key any
+}
+
+func (c *askedContext) Value(key any) any {
+	c.key = key
+	return nil
 }
 
 // FromContext returns the tag of ctx: the one that [NewContext] put in, else

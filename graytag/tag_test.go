@@ -9,6 +9,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -16,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/baggage"
 
 	"github.com/graylane/graylane/graytag"
+	"github.com/graylane/graylane/internal/race"
 )
 
 type vectors struct {
@@ -200,6 +202,49 @@ func TestContext(t *testing.T) {
 	assert.True(t, graytag.InScope(untagged), "untagged is in scope")
 	assert.True(t, graytag.FromContext(untagged).IsZero())
 	assert.Zero(t, baggage.FromContext(untagged).Len(), "stale gray.* members go")
+}
+
+// A tag of a rule goes into the context of one request after the other.
+func TestOneTagInManyContexts(t *testing.T) {
+	type key struct{}
+	tag, parent := graytag.MustParse("uid=1;version=v2"), context.WithValue(context.Background(), key{}, "kept")
+	first := graytag.NewContext(parent, tag)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 100 {
+				parent, cancel := context.WithCancel(parent)
+				ctx := graytag.NewContext(parent, tag)
+				assert.True(t, graytag.InScope(ctx))
+				assert.True(t, graytag.FromContext(ctx).Equal(tag))
+				assert.Equal(t, baggage.FromContext(first), baggage.FromContext(ctx))
+				assert.Equal(t, "v2", baggage.FromContext(ctx).Member("gray.version").Value())
+				assert.Equal(t, "kept", ctx.Value(key{}))
+				cancel()
+				assert.ErrorIs(t, ctx.Err(), context.Canceled)
+				child, cancel := context.WithCancel(ctx)
+				assert.Error(t, child.Err())
+				cancel()
+
+				over := baggage.ContextWithBaggage(ctx, foreignBaggage(t, 1))
+				assert.Zero(t, baggage.FromContext(over).Member("gray.version").Key(), "what stands above counts")
+				assert.True(t, graytag.FromContext(over).Equal(tag))
+				both := graytag.NewContext(over, tag)
+				assert.Equal(t, 3, baggage.FromContext(both).Len())
+				untagged := graytag.NewContext(ctx, graytag.Tag{})
+				assert.True(t, graytag.FromContext(untagged).IsZero())
+				assert.Zero(t, baggage.FromContext(untagged).Len())
+				other := graytag.NewContext(ctx, graytag.MustParse("version=v3"))
+				assert.Equal(t, "gray.version=v3", baggage.FromContext(other).String())
+			}
+		})
+	}
+	wg.Wait()
+	if !race.Enabled {
+		assert.LessOrEqual(t, testing.AllocsPerRun(100, func() { graytag.NewContext(parent, tag) }), 1.0)
+	}
+	empty := baggage.ContextWithoutBaggage(context.Background()) // where OTel may have hooks
+	assert.Equal(t, baggage.FromContext(first), baggage.FromContext(graytag.NewContext(empty, tag)))
 }
 
 func foreignBaggage(t testing.TB, n int) baggage.Baggage {

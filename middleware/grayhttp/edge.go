@@ -116,7 +116,11 @@ func (h *edgeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // gateway that is trusted, and begins the answer.
 func (e *entrance) enter(w http.ResponseWriter, r *http.Request) (in *http.Request, a *Arrival, trusted bool) {
 	peer := edge.PeerAddr(r.RemoteAddr)
-	layer := &edgeContext{}
+	entered := &struct { // in one allocation
+		request http.Request
+		layer   edgeContext
+	}{}
+	layer := &entered.layer
 	entry := &layer.entry
 	entry.Proxied = e.trust.proxies.Contains(peer)
 	entry.Client = e.trust.client(r, peer)
@@ -128,7 +132,8 @@ func (e *entrance) enter(w http.ResponseWriter, r *http.Request) (in *http.Reque
 			entry.Passed, entry.Decision.Key = true, e.engine.Key()
 			e.answer(w, tag, entry)
 			layer.Context, layer.arrival = ctx, e.arrival(ctx, r, tag)
-			return r.WithContext(layer), layer.arrival, trusted
+			entered.request = *r.WithContext(layer)
+			return &entered.request, layer.arrival, trusted
 		}
 	}
 	ctx, header := e.clean(r, trusted)
@@ -143,7 +148,8 @@ func (e *entrance) enter(w http.ResponseWriter, r *http.Request) (in *http.Reque
 		ctx = graytag.NewContext(ctx, tag)
 	}
 	layer.Context = ctx
-	in = r.WithContext(layer)
+	entered.request = *r.WithContext(layer)
+	in = &entered.request
 	in.Header = header
 	if r.Trailer != nil && r.Body != nil && r.ProtoMajor == 1 {
 		in.Body = &trailerGuard{ReadCloser: r.Body, entrance: e, trailer: r.Trailer, trusted: trusted}
