@@ -76,6 +76,7 @@ func Edge(engine *rule.Engine, opts ...EdgeOption) (func(next http.Handler) http
 	for _, f := range c.prop.Fields() {
 		if f = http.CanonicalHeaderKey(f); f != graytag.Header && f != baggageHeader {
 			e.formats = append(e.formats, f)
+			e.lengths |= 1 << (len(f) % 64)
 		}
 	}
 	return func(next http.Handler) http.Handler { return &edgeHandler{entrance: e, next: next} }, nil
@@ -92,6 +93,7 @@ type entrance struct {
 	sticky  *StickyCookie // nil: none is given
 	service string        // the own one, "" where it is not known
 	formats []string      // compatibility headers, canonical
+	lengths uint64        // of formats, modulo 64, as bits
 }
 
 type edgeHandler struct {
@@ -238,14 +240,11 @@ func (f *forged) note(carrier string) {
 
 func (e *entrance) forged(h http.Header, trusted bool) (f forged) {
 	for name, values := range h {
-		if !edge.IsUsual(name) {
+		if !e.usual(name) {
 			if carrier, list := e.carrier(name, trusted); !list || edge.HasForged(values) {
 				f.note(carrier)
 			}
 		}
-	}
-	for _, name := range e.formats {
-		f.format = f.format || len(h[name]) > 0
 	}
 	for _, line := range h["Connection"] {
 		for option := range strings.SplitSeq(line, ",") {
@@ -253,6 +252,12 @@ func (e *entrance) forged(h http.Header, trusted bool) (f forged) {
 		}
 	}
 	return f
+}
+
+// usual tells of nearly every header name, at no cost to speak of, that [entrance.carrier]
+// returns "" for it.
+func (e *entrance) usual(name string) bool {
+	return e.lengths&(1<<(len(name)%64)) == 0 && edge.IsUsual(name)
 }
 
 // carrier returns what a header of this name, in any spelling, claims a tag in; ""
@@ -303,15 +308,8 @@ func (e *entrance) own(option string) bool {
 // would take away what we put there.
 func (e *entrance) without(h http.Header, trusted bool) http.Header {
 	h = copyHeader(h)
-	delete(h, graytag.Header)
-	if !trusted {
-		delete(h, edge.TraceHeader)
-	}
-	for _, name := range e.formats {
-		delete(h, name)
-	}
 	for name, values := range h {
-		if edge.IsUsual(name) {
+		if e.usual(name) {
 			continue
 		}
 		switch carrier, list := e.carrier(name, trusted); {
