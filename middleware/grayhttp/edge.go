@@ -118,11 +118,7 @@ func (h *edgeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // gateway that is trusted, and begins the answer.
 func (e *entrance) enter(w http.ResponseWriter, r *http.Request) (in *http.Request, a *Arrival, trusted bool) {
 	peer := edge.PeerAddr(r.RemoteAddr)
-	entered := &struct { // in one allocation
-		request http.Request
-		layer   edgeContext
-	}{}
-	layer := &entered.layer
+	layer := &edgeContext{} // apart from the request, which need not live as long
 	entry := &layer.entry
 	entry.Proxied = e.trust.proxies.Contains(peer)
 	entry.Client = e.trust.client(r, peer)
@@ -134,8 +130,7 @@ func (e *entrance) enter(w http.ResponseWriter, r *http.Request) (in *http.Reque
 			entry.Passed, entry.Decision.Key = true, e.engine.Key()
 			e.answer(w, tag, entry)
 			layer.Context, layer.arrival = ctx, e.arrival(ctx, r, tag)
-			entered.request = *r.WithContext(layer)
-			return &entered.request, layer.arrival, trusted
+			return r.WithContext(layer), layer.arrival, trusted
 		}
 	}
 	ctx, header := e.clean(r, trusted)
@@ -150,8 +145,7 @@ func (e *entrance) enter(w http.ResponseWriter, r *http.Request) (in *http.Reque
 		ctx = graytag.NewContext(ctx, tag)
 	}
 	layer.Context = ctx
-	entered.request = *r.WithContext(layer)
-	in = &entered.request
+	in = r.WithContext(layer)
 	in.Header = header
 	if r.Trailer != nil && r.Body != nil && r.ProtoMajor == 1 {
 		in.Body = &trailerGuard{ReadCloser: r.Body, entrance: e, trailer: r.Trailer, trusted: trusted}
