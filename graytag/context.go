@@ -56,21 +56,24 @@ func (c *tagContext) Value(key any) any {
 }
 
 // otelKey is the key under which OTel keeps baggage in a context, nil where it does
-// so in another way.
+// so in another way, under several keys for example.
 var otelKey = func() any {
 	asked := &askedContext{Context: context.Background()}
 	baggage.FromContext(asked)
-	return asked.key
+	if len(asked.keys) != 1 {
+		return nil
+	}
+	return asked.keys[0]
 }()
 
 // askedContext is a context that remembers what it was asked for.
 type askedContext struct {
 	context.Context
-	key any
+	keys []any
 }
 
 func (c *askedContext) Value(key any) any {
-	c.key = key
+	c.keys = append(c.keys, key)
 	return nil
 }
 

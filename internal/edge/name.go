@@ -56,8 +56,9 @@ func IsForgedMember(name string) bool {
 }
 
 // IsUsual tells of nearly every header name, at no cost to speak of, that it is
-// neither one of ours, in any spelling, nor another carrier of baggage, nor another
-// spelling of a compatibility format with '_' for '-'.
+// neither one of ours, in any spelling, nor another carrier of baggage. The names of
+// compatibility formats are for the caller to look for; behind the prefix of
+// grpc-gateway none is usual.
 func IsUsual(name string) bool {
 	if len(name) > 2 {
 		switch name[0] | 0x20 {

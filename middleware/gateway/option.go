@@ -136,7 +136,9 @@ func WithEdge(opts ...grayhttp.EdgeOption) EntranceOption {
 
 // WithClient hands options on to what sends requests to services, which
 // [grayhttp.NewClient] makes: policies, per-hop rules, options of the balancer but
-// for its base, which [WithTransport] sets.
+// for its base, which [WithTransport] sets. The propagator is named by
+// [WithPropagator], so that what is written is also taken out of what comes from
+// outside, in any case.
 func WithClient(opts ...grayhttp.ClientOption) Option {
 	return optionFunc(func(c *config) { c.client = append(c.client, opts...) })
 }

@@ -76,6 +76,7 @@ func Edge(engine *rule.Engine, opts ...EdgeOption) (func(next http.Handler) http
 	for _, f := range c.prop.Fields() {
 		if f = http.CanonicalHeaderKey(f); f != graytag.Header && f != baggageHeader {
 			e.formats = append(e.formats, f)
+			e.lengths |= 1 << (len(f) % 64)
 		}
 	}
 	return func(next http.Handler) http.Handler { return &edgeHandler{entrance: e, next: next} }, nil
@@ -92,6 +93,7 @@ type entrance struct {
 	sticky  *StickyCookie // nil: none is given
 	service string        // the own one, "" where it is not known
 	formats []string      // compatibility headers, canonical
+	lengths uint64        // of formats, modulo 64, as bits
 }
 
 type edgeHandler struct {
@@ -116,11 +118,7 @@ func (h *edgeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // gateway that is trusted, and begins the answer.
 func (e *entrance) enter(w http.ResponseWriter, r *http.Request) (in *http.Request, a *Arrival, trusted bool) {
 	peer := edge.PeerAddr(r.RemoteAddr)
-	entered := &struct { // in one allocation
-		request http.Request
-		layer   edgeContext
-	}{}
-	layer := &entered.layer
+	layer := &edgeContext{} // apart from the request, which need not live as long
 	entry := &layer.entry
 	entry.Proxied = e.trust.proxies.Contains(peer)
 	entry.Client = e.trust.client(r, peer)
@@ -132,8 +130,7 @@ func (e *entrance) enter(w http.ResponseWriter, r *http.Request) (in *http.Reque
 			entry.Passed, entry.Decision.Key = true, e.engine.Key()
 			e.answer(w, tag, entry)
 			layer.Context, layer.arrival = ctx, e.arrival(ctx, r, tag)
-			entered.request = *r.WithContext(layer)
-			return &entered.request, layer.arrival, trusted
+			return r.WithContext(layer), layer.arrival, trusted
 		}
 	}
 	ctx, header := e.clean(r, trusted)
@@ -148,8 +145,7 @@ func (e *entrance) enter(w http.ResponseWriter, r *http.Request) (in *http.Reque
 		ctx = graytag.NewContext(ctx, tag)
 	}
 	layer.Context = ctx
-	entered.request = *r.WithContext(layer)
-	in = &entered.request
+	in = r.WithContext(layer)
 	in.Header = header
 	if r.Trailer != nil && r.Body != nil && r.ProtoMajor == 1 {
 		in.Body = &trailerGuard{ReadCloser: r.Body, entrance: e, trailer: r.Trailer, trusted: trusted}
@@ -238,14 +234,11 @@ func (f *forged) note(carrier string) {
 
 func (e *entrance) forged(h http.Header, trusted bool) (f forged) {
 	for name, values := range h {
-		if !edge.IsUsual(name) {
+		if !e.usual(name) {
 			if carrier, list := e.carrier(name, trusted); !list || edge.HasForged(values) {
 				f.note(carrier)
 			}
 		}
-	}
-	for _, name := range e.formats {
-		f.format = f.format || len(h[name]) > 0
 	}
 	for _, line := range h["Connection"] {
 		for option := range strings.SplitSeq(line, ",") {
@@ -253,6 +246,12 @@ func (e *entrance) forged(h http.Header, trusted bool) (f forged) {
 		}
 	}
 	return f
+}
+
+// usual tells of nearly every header name, at no cost to speak of, that [entrance.carrier]
+// returns "" for it.
+func (e *entrance) usual(name string) bool {
+	return e.lengths&(1<<(len(name)%64)) == 0 && edge.IsUsual(name)
 }
 
 // carrier returns what a header of this name, in any spelling, claims a tag in; ""
@@ -303,15 +302,8 @@ func (e *entrance) own(option string) bool {
 // would take away what we put there.
 func (e *entrance) without(h http.Header, trusted bool) http.Header {
 	h = copyHeader(h)
-	delete(h, graytag.Header)
-	if !trusted {
-		delete(h, edge.TraceHeader)
-	}
-	for _, name := range e.formats {
-		delete(h, name)
-	}
 	for name, values := range h {
-		if edge.IsUsual(name) {
+		if e.usual(name) {
 			continue
 		}
 		switch carrier, list := e.carrier(name, trusted); {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/graylane/graylane/middleware/grayhttp"
+	"github.com/graylane/graylane/propagation"
 )
 
 // CGI, and all that learned from it (RFC 3875, section 4.1.18), make '_' of '-' in the
@@ -86,4 +87,29 @@ func TestW1_TrailersAreNoWayRound(t *testing.T) {
 		assert.Equal(t, http.Header{"X-Checksum": {"12"}}, got[1], announced)
 	}
 	assert.Equal(t, map[string]int64{"header": 1, "baggage": 1, "compatibility": 1}, sum("graylane.edge.forged", "carrier"), "what is announced")
+}
+
+// A compatibility format may have any name: a short one, one with '_', which CGI takes
+// for '-', too, and one that a handler outside has spelled as it liked.
+func TestW1_FormatsOfAnyNameAreNoWayRound(t *testing.T) {
+	provider, sum := meter(t)
+	formats, err := propagation.New(propagation.WithVersionHeader("o_version"), propagation.WithFlagHeader("b_"),
+		propagation.WithCanaryHeader("user_canary"), propagation.WithCanaryHeader("x_canary"), propagation.WithFlagHeader("u"), propagation.WithCanaryHeader("Kanarie"))
+	require.NoError(t, err)
+	var rec recorder
+	entrance := enter(t, newEngine(t, testers), &rec, grayhttp.WithMeterProvider(provider), grayhttp.WithPropagator(formats))
+	address := serveBare(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if v := r.Header.Get("Kanarie"); v != "" {
+			r.Header["kANARIE"] = []string{v}
+		}
+		entrance.ServeHTTP(w, r)
+	}))
+	for i, claim := range []string{
+		"O_Version: v2", "O-Version: v2", "b_: true", "B-: true", "user_canary: canary", "User-Canary: canary", "X_canary: canary", "X-Canary: canary",
+		"u: true", "Kanarie: canary", "Grpc-Metadata-User-Canary: canary",
+	} {
+		exchange(t, address, "GET / HTTP/1.1", claim)
+		assert.Equal(t, http.Header{"Connection": {"close"}}, rec.one(t).header, claim)
+		assert.Equal(t, map[string]int64{"compatibility": int64(i + 1)}, sum("graylane.edge.forged", "carrier"), claim)
+	}
 }

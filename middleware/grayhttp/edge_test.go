@@ -10,8 +10,10 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -471,4 +473,31 @@ func TestRulesChangeWhileRequestsComeIn(t *testing.T) {
 		resp := exchange(t, address, "GET / HTTP/1.1", "X-User-ID: 9999")
 		assert.Equal(t, c.want, resp.Header.Get("X-Version"), fmt.Sprint("step ", i))
 	}
+}
+
+// Work that outlives a request may keep its context, which must not keep the request.
+func TestAContextThatIsKeptKeepsNoRequest(t *testing.T) {
+	var kept context.Context
+	h := enter(t, newEngine(t, testers), http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		kept = context.WithoutCancel(r.Context())
+	}))
+	gone := make(chan struct{})
+	func() {
+		body := &struct{ io.ReadCloser }{http.NoBody}
+		runtime.AddCleanup(body, func(c chan struct{}) { close(c) }, gone)
+		r := httptest.NewRequest(http.MethodPost, "/", nil)
+		r.Body = body
+		h.ServeHTTP(httptest.NewRecorder(), r)
+	}()
+	require.Eventually(t, func() bool {
+		runtime.GC()
+		select {
+		case <-gone:
+			return true
+		default:
+			return false
+		}
+	}, 10*time.Second, 10*time.Millisecond)
+	_, ok := grayhttp.EntryFromContext(kept)
+	assert.True(t, ok)
 }

@@ -94,8 +94,8 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 // RoundTripOwned is RoundTrip for a request that nobody else uses, neither while it
 // is under way nor afterwards, as the one that httputil.ReverseProxy makes: it is
 // changed, header and all, which spares copies. The names of the headers that the
-// propagator writes have to be in canonical form, as the methods of http.Header
-// leave them.
+// propagator writes, and X-Gray-Trace, have to be in canonical form, as the methods of
+// http.Header leave them: another spelling would go beside ours, and out of the scope.
 func (t *Transport) RoundTripOwned(req *http.Request) (*http.Response, error) {
 	return t.do(req, true)
 }
