@@ -101,7 +101,7 @@
 // pool for buffers, 512 idle connections per instance), the entrance costs a twentieth
 // of a request or a little more where one user of five is gray, and up to a ninth where
 // every one is: client and service have two headers more to write and to read then. A
-// stable request takes no allocation more, a gray one some four, those of client and
+// stable request takes no allocation more, a gray one some five, those of client and
 // service included. No request takes a lock of the gateway.
 //
 // # Security

@@ -115,6 +115,7 @@ func (x *exchange) cleanTrailer() {
 	}
 	delete(h, http.TrailerPrefix+edge.VersionHeader)
 	delete(h, http.TrailerPrefix+edge.GroupHeader)
+	delete(h, http.TrailerPrefix+ReasonHeader)
 }
 
 // inform sends an informational answer, without what is for the answer proper.

@@ -72,6 +72,7 @@ func (x *exchange) take(res *http.Response) {
 	removeOptions(res.Header, res.Header["Connection"])
 	delete(res.Trailer, edge.VersionHeader)
 	delete(res.Trailer, edge.GroupHeader)
+	delete(res.Trailer, ReasonHeader)
 	x.trailer = res.Trailer
 	if len(res.Trailer) > 0 {
 		// HTTP/2 has trailers beside a length, HTTP/1.1 has them in chunks alone.

@@ -325,13 +325,14 @@ func TestTrailersThatAreHeadersToo(t *testing.T) {
 		h.Set("Server-Timing", "header")
 		h["Trailer"] = []string{"Server-Timing"}
 		if r.URL.Path == "/announced" {
-			h["Trailer"] = []string{"X-Version, Server-Timing", "X-Canary-Group"}
+			h["Trailer"] = []string{"X-Version, Server-Timing", "X-Canary-Group, X-Gray-Reason"}
 		}
 		_, _ = io.WriteString(w, "body")
 		h.Set("Server-Timing", "trailer")
 		for _, prefix := range []string{"", http.TrailerPrefix} {
 			h.Set(prefix+"X-Version", "v9")
 			h.Set(prefix+"X-Canary-Group", "theirs")
+			h.Set(prefix+gateway.ReasonHeader, "missing")
 		}
 	}))
 	for _, h2c := range []bool{false, true} {
