@@ -33,6 +33,8 @@ type Agent struct {
 	size   int      // servers of the cluster
 	join   []string // Serf addresses of the others
 	config []map[string]any
+	certs  *Certificates // nil: plain HTTP
+	token  string        // of Client
 	client *api.Client
 
 	process *process
@@ -43,6 +45,28 @@ type Agent struct {
 // of the top level; a request without a token must be allowed to read all nodes.
 func Start(t testing.TB, config ...map[string]any) *Agent {
 	t.Helper()
+	return start(t, nil, "", config)
+}
+
+// managementToken is the token of a secure agent that may do everything.
+const managementToken = "b6d8a1f4-6a54-4f0a-9b61-0d1f0c0a7a11"
+
+// StartSecure is [Start] for an agent that is reached by HTTPS only, asks every
+// client for a certificate (verify_incoming), and denies what no ACL policy allows,
+// to requests without a token as well. [Agent.Client] may do everything;
+// [Agent.Config] has a certificate and no token.
+func StartSecure(t testing.TB, certs Certificates, config ...map[string]any) *Agent {
+	t.Helper()
+	secure := map[string]any{"tls": certs.agent(), "acl": map[string]any{
+		"enabled": true, "default_policy": "deny",
+		// agent is what the agent registers its own node with.
+		"tokens": map[string]any{"initial_management": managementToken, "agent": managementToken},
+	}}
+	return start(t, &certs, managementToken, append([]map[string]any{secure}, config...))
+}
+
+func start(t testing.TB, certs *Certificates, token string, config []map[string]any) *Agent {
+	t.Helper()
 	bin := binary(t)
 	var last error
 	for range 5 {
@@ -50,8 +74,11 @@ func Start(t testing.TB, config ...map[string]any) *Agent {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := newAgent(t, "solo", p, 1, nil)
-		a.config = config
+		if certs != nil {
+			p.HTTP, p.HTTPS = -1, p.HTTP
+		}
+		a := &Agent{t: t, name: "solo", dir: t.TempDir(), ports: p, size: 1, config: config, certs: certs, token: token}
+		a.connect()
 		if err = a.start(bin); err == nil {
 			err = a.waitReady()
 		}
@@ -68,37 +95,41 @@ func Start(t testing.TB, config ...map[string]any) *Agent {
 	return nil
 }
 
-func newAgent(t testing.TB, name string, p ports, size int, join []string) *Agent {
-	t.Helper()
-	a := &Agent{t: t, name: name, dir: t.TempDir(), ports: p, size: size, join: join}
+// connect makes the client of an agent, and ends both with the test.
+func (a *Agent) connect() {
+	a.t.Helper()
 	// The client's own transport, so that closing idle connections at the end
 	// leaves no goroutine behind.
 	cfg := a.Config()
+	cfg.Token = a.token
 	client, err := api.NewClient(cfg)
 	if err != nil {
-		t.Fatalf("consultest: %v", err)
+		a.t.Fatalf("consultest: %v", err)
 	}
 	a.client = client
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("consultest: last lines of agent %s:\n%s", name, tail(a.log(), 30))
+	a.t.Cleanup(func() {
+		if a.t.Failed() {
+			a.t.Logf("consultest: last lines of agent %s:\n%s", a.name, tail(a.log(), 30))
 		}
 		a.kill()
 		cfg.HttpClient.CloseIdleConnections()
 	})
-	return a
 }
 
-// Address returns host:port of the agent's HTTP API. It stays the same over
-// [Agent.Restart] and [Agent.Reset].
+// Address returns host:port of the agent's HTTP API, or HTTPS. It stays the same
+// over [Agent.Restart] and [Agent.Reset].
 func (a *Agent) Address() string {
-	return net.JoinHostPort("127.0.0.1", strconv.Itoa(a.ports.HTTP))
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(max(a.ports.HTTP, a.ports.HTTPS)))
 }
 
 // Config returns a new client configuration for the agent. The environment of
 // the test process does not reach it.
 func (a *Agent) Config() *api.Config {
-	return &api.Config{Address: a.Address(), Scheme: "http", Transport: api.DefaultConfig().Transport}
+	c := &api.Config{Address: a.Address(), Scheme: "http", Transport: api.DefaultConfig().Transport}
+	if a.certs != nil {
+		c.Scheme, c.TLSConfig = "https", a.certs.TLSConfig()
+	}
+	return c
 }
 
 // Client returns a client of the agent.

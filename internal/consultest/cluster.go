@@ -55,7 +55,8 @@ func startCluster(t testing.TB, bin string, n int) (*Cluster, error) {
 		join = append(join, net.JoinHostPort("127.0.0.1", strconv.Itoa(p.SerfLAN)))
 	}
 	for i, p := range all {
-		a := newAgent(t, fmt.Sprintf("server-%d", i+1), p, n, join)
+		a := &Agent{t: t, name: fmt.Sprintf("server-%d", i+1), dir: t.TempDir(), ports: p, size: n, join: join}
+		a.connect()
 		c.Agents = append(c.Agents, a)
 		if err := a.start(bin); err != nil {
 			return c, err

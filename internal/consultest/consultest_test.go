@@ -1,6 +1,7 @@
 package consultest_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/hashicorp/consul/api"
@@ -52,4 +53,29 @@ func TestCluster(t *testing.T) {
 
 	killed.Restart()
 	assert.Len(t, c.Followers(), 2)
+}
+
+func TestStartSecure(t *testing.T) {
+	a := consultest.StartSecure(t, consultest.NewCertificates(t))
+	name, err := a.Client().Agent().NodeName()
+	require.NoError(t, err, "the management token")
+	assert.Equal(t, "solo", name)
+
+	get := func(change func(*api.Config)) error {
+		cfg := a.Config()
+		change(cfg)
+		c, err := api.NewClient(cfg)
+		require.NoError(t, err)
+		defer cfg.HttpClient.CloseIdleConnections()
+		_, _, err = c.KV().Get("k", nil)
+		return err
+	}
+	var status api.StatusError
+	require.ErrorAs(t, get(func(*api.Config) {}), &status)
+	assert.Equal(t, 403, status.Code, "no token")
+	require.ErrorContains(t, get(func(c *api.Config) { c.Scheme = "http" }), "HTTPS server")
+	require.ErrorContains(t, get(func(c *api.Config) { c.TLSConfig = consultest.NewCertificates(t).TLSConfig() }), "unknown authority")
+	err = get(func(c *api.Config) { c.TLSConfig.CertFile, c.TLSConfig.KeyFile = "", "" })
+	require.Error(t, err, "no client certificate")
+	require.False(t, errors.As(err, &status), "it gets no answer: %v", err)
 }

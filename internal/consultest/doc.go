@@ -4,7 +4,8 @@
 //	reg, err := consul.New(agent.Config())
 //
 // [Start] runs one server with its own data folder on free ports of the loopback
-// interface; [StartCluster] runs several that elect a leader. An agent can be
+// interface, [StartSecure] one that is reached by mTLS with an ACL token only;
+// [StartCluster] runs several that elect a leader. An agent can be
 // killed and started again on the same ports, with its data or without. Every
 // agent is killed when its test ends, on Linux also when the test process dies.
 //

@@ -10,6 +10,7 @@ import (
 // ports are what one agent listens on.
 type ports struct {
 	HTTP    int `json:"http"`
+	HTTPS   int `json:"https"` // in place of HTTP
 	SerfLAN int `json:"serf_lan"`
 	Server  int `json:"server"`
 	// -1 switches the others off.
@@ -30,7 +31,7 @@ const (
 // freePorts picks ports that were free a moment ago. Another process may be
 // quicker: whoever starts the agent tries again with others.
 func freePorts() (ports, error) {
-	p := ports{DNS: -1, GRPC: -1, GRPCTLS: -1, SerfWAN: -1}
+	p := ports{HTTPS: -1, DNS: -1, GRPC: -1, GRPCTLS: -1, SerfWAN: -1}
 	var taken []int
 	for _, port := range []*int{&p.HTTP, &p.SerfLAN, &p.Server} {
 		n, err := freePort(taken)
