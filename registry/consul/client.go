@@ -1,6 +1,8 @@
 package consul
 
 import (
+	"cmp"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -10,20 +12,29 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/consul/api"
 )
 
 // clients are the ways to talk to one agent, with connections of their own.
 type clients struct {
-	catalog *api.Client // instances
-	kv      *api.Client // rules
+	catalog *api.Client // watches of services
+	kv      *api.Client // all else: requests that must not wait for a dead connection
 	address string      // of the agent, for messages
+	token   bool        // whether requests carry one
 	ns      string      // Consul's namespace and partition, "" for the default
 	part    string
 	idle    func() // closes the idle connections of both
 	idleKV  func() // closes those of kv
 }
+
+const (
+	// pingAfter is after which silence an HTTP/2 connection is asked for a sign of
+	// life, and pingTimeout how long that may take.
+	pingAfter   = 5 * time.Second
+	pingTimeout = 5 * time.Second
+)
 
 // newClients returns clients for cfg.
 func newClients(cfg *api.Config) (*clients, error) {
@@ -60,7 +71,10 @@ func newClients(cfg *api.Config) (*clients, error) {
 		// sides and saves nothing.
 		t.DisableCompression = t.DisableCompression || loopback(c.Address)
 		// With HTTP/1 a request that is given up takes its connection with it. With
-		// HTTP/2 the next one would go into the same connection, dead or not.
+		// HTTP/2, which agents speak over TLS, the next one would go into the same
+		// connection, dead or not. Watches may share one all the same: there may be
+		// more of them than connections that the agent allows. Pings find out when it
+		// is dead.
 		t1 := t.Clone()
 		t1.Protocols = new(http.Protocols)
 		t1.Protocols.SetHTTP1(true)
@@ -68,6 +82,11 @@ func newClients(cfg *api.Config) (*clients, error) {
 		if c := t1.TLSClientConfig; c != nil { // Clone has put it in
 			c.NextProtos = slices.DeleteFunc(slices.Clone(c.NextProtos), func(p string) bool { return p == "h2" })
 		}
+		if t.HTTP2 == nil {
+			t.HTTP2 = new(http.HTTP2Config)
+		}
+		t.HTTP2.SendPingTimeout = cmp.Or(t.HTTP2.SendPingTimeout, pingAfter)
+		t.HTTP2.PingTimeout = cmp.Or(t.HTTP2.PingTimeout, pingTimeout)
 		base, kv = t, t1
 		idleKV = t1.CloseIdleConnections
 		idle = func() {
@@ -75,7 +94,7 @@ func newClients(cfg *api.Config) (*clients, error) {
 			t1.CloseIdleConnections()
 		}
 	}
-	s := &clients{address: c.Address, ns: c.Namespace, part: c.Partition, idle: idle, idleKV: idleKV}
+	s := &clients{address: c.Address, token: c.Token != "", ns: c.Namespace, part: c.Partition, idle: idle, idleKV: idleKV}
 	var err error
 	if s.catalog, err = withTransport(c, hc, base); err != nil {
 		return nil, err
@@ -144,6 +163,18 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
+// unsent reports whether err says that no request has reached Consul: there is no
+// connection, or one side has refused the certificate of the other.
+func unsent(err error) bool {
+	var certificate *tls.CertificateVerificationError
+	if errors.As(err, &certificate) {
+		return true
+	}
+	var op *net.OpError
+	// The alerts that a server sends for what a client shows, or does not.
+	return errors.As(err, &op) && (op.Op == "dial" || op.Op == "remote error" && strings.Contains(op.Err.Error(), "certificate"))
+}
+
 // maxErrorLen bounds the text of an error, in bytes: it may hold the body of an
 // answer, the HTML page of a proxy for instance.
 const maxErrorLen = 512
@@ -160,6 +191,9 @@ func (r *Registry) errorf(err error, format string, args ...any) error {
 	var u *url.Error
 	if errors.As(err, &u) {
 		err = u.Err
+	}
+	if strings.Contains(err.Error(), "client conn could not be established") {
+		err = fmt.Errorf("%w: it was closed at once, as agents do that refuse a client's certificate", err)
 	}
 	return &opError{op: fmt.Sprintf(format, args...), address: r.address, err: err}
 }

@@ -29,8 +29,7 @@ const closeTimeout = 5 * time.Second
 // with [New].
 type Registry struct {
 	config  config
-	client  *api.Client // clients.catalog
-	address string      // clients.address
+	address string // clients.address
 	clients *clients
 
 	shared   registry.Discovery
@@ -78,7 +77,6 @@ func New(cfg *api.Config, opts ...Option) (*Registry, error) {
 	}
 	r := &Registry{
 		config:  c,
-		client:  cs.catalog,
 		address: cs.address,
 		clients: cs,
 		slots:   make(map[string]*slot),

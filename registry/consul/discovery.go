@@ -213,7 +213,7 @@ func (w *watch) query(ctx context.Context, wait time.Duration) (answer, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	entries, meta, err := w.r.client.Health().Service(w.service, "", false, q.WithContext(ctx))
+	entries, meta, err := w.r.clients.catalog.Health().Service(w.service, "", false, q.WithContext(ctx))
 	if err != nil {
 		return answer{}, err
 	}

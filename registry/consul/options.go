@@ -175,7 +175,8 @@ func WithAllowStale(allow bool) Option {
 
 // WithWaitTime sets how long Consul may hold a blocking query when nothing
 // changes, from 1 s to Consul's limit of 10 minutes. Default 55 s. It says how
-// soon a connection that died silently is noticed, not how soon a change is seen.
+// soon a connection that died silently is noticed (over HTTP/2, which TLS brings,
+// within about 10 s), not how soon a change is seen.
 func WithWaitTime(d time.Duration) Option {
 	return optionFunc(func(c *config) {
 		if d < time.Second || d > 10*time.Minute {

@@ -167,14 +167,12 @@ func (r *Registry) put(ctx context.Context, i registry.Instance, fresh bool) (ap
 	// Checks that are not of this definition stay: maintenance mode is one, and
 	// only who set it may end it.
 	opts := api.ServiceRegisterOpts{}.WithContext(ctx)
-	if err := r.client.Agent().ServiceRegisterOpts(service, opts); err != nil {
-		var dial *net.OpError
-		refused := statusCode(err) != 0 || errors.As(err, &dial) && dial.Op == "dial"
-		return !refused, err
+	if err := r.clients.kv.Agent().ServiceRegisterOpts(service, opts); err != nil {
+		return statusCode(err) == 0 && !unsent(err), err
 	}
 	if fresh && i.Status == registry.StatusMaintenance {
 		q := (&api.QueryOptions{}).WithContext(ctx)
-		if err := r.client.Agent().EnableServiceMaintenanceOpts(i.ID, "registered in maintenance", q); err != nil {
+		if err := r.clients.kv.Agent().EnableServiceMaintenanceOpts(i.ID, "registered in maintenance", q); err != nil {
 			return true, err
 		}
 	}
@@ -226,12 +224,12 @@ func checkStatus(s registry.Status) string {
 // report tells the agent that an instance is alive.
 func (r *Registry) report(ctx context.Context, id string, s registry.Status) error {
 	q := (&api.QueryOptions{}).WithContext(ctx)
-	return r.client.Agent().UpdateTTLOpts(checkID(id), ttlOutput, checkStatus(s), q)
+	return r.clients.kv.Agent().UpdateTTLOpts(checkID(id), ttlOutput, checkStatus(s), q)
 }
 
 // deregister removes an instance from the agent; one that it does not know is fine.
 func (r *Registry) deregister(ctx context.Context, id string) error {
-	err := r.client.Agent().ServiceDeregisterOpts(id, (&api.QueryOptions{}).WithContext(ctx))
+	err := r.clients.kv.Agent().ServiceDeregisterOpts(id, (&api.QueryOptions{}).WithContext(ctx))
 	if isNotFound(err) {
 		return nil
 	}

@@ -145,6 +145,9 @@ func (g *registration) keep(ctx context.Context) {
 			return
 		}
 		if err != nil {
+			if statusCode(err) == 0 {
+				g.r.clients.idleKV() // more than one connection may be dead
+			}
 			log.failed("consul: cannot keep an instance registered", g.r.errorf(err, "keep %q registered", g.slot.id))
 			timer.Reset(retry.next())
 			continue
@@ -193,7 +196,7 @@ func (g *registration) probe(ctx context.Context) error {
 	if g.r.config.check == nil {
 		return g.r.report(ctx, g.slot.id, g.status)
 	}
-	_, _, err := g.r.client.Agent().Service(g.slot.id, (&api.QueryOptions{}).WithContext(ctx))
+	_, _, err := g.r.clients.kv.Agent().Service(g.slot.id, (&api.QueryOptions{}).WithContext(ctx))
 	return err
 }
 

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -70,8 +69,7 @@ func definite(err error) bool {
 	case code > 0:
 		return strings.Contains(err.Error(), "No cluster leader")
 	}
-	var dial *net.OpError
-	return errors.As(err, &dial) && dial.Op == "dial"
+	return unsent(err)
 }
 
 // settle looks what became of a transaction whose answer was lost: a leader may
