@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
 	"time"
 
 	"github.com/hashicorp/consul/api"
@@ -244,7 +245,8 @@ func (c *candidate) releaseOnce(t *term) error {
 	defer cancel()
 	w := (&api.WriteOptions{}).WithContext(ctx)
 	if !t.leader.Since.IsZero() {
-		if _, _, err := c.e.r.clients.kv.KV().Release(c.pair(t, nil), w); err != nil {
+		_, _, err := c.e.r.clients.kv.KV().Release(c.pair(t, nil), w)
+		if err != nil && statusCode(err) != http.StatusForbidden { // by the end of its session then
 			return err
 		}
 	}

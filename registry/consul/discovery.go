@@ -3,8 +3,11 @@ package consul
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"log/slog"
+	"net/http"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/consul/api"
@@ -92,6 +95,7 @@ type watch struct {
 	outage outage
 
 	skipped int
+	hidden  bool // ACLs hide some instances
 	noIndex bool // the missing index was logged
 	retry   backoff
 	unasked bucket // answers that brought nothing new
@@ -105,10 +109,17 @@ func (w *watch) run(ctx context.Context, yield func([]registry.Instance, error) 
 		if ctx.Err() != nil {
 			return
 		}
-		if err == nil && a.filtered && len(a.set) == 0 {
-			err = errFiltered
-		} else if err != nil {
+		switch {
+		case err != nil:
 			w.outage.failed(err)
+		case len(a.set) > 0:
+		case a.filtered:
+			err = errFiltered
+		case !w.r.clients.token && a.index >= w.seen && (!w.have || len(w.last) > 0):
+			err = w.mayRead(ctx)
+			if ctx.Err() != nil {
+				return
+			}
 		}
 		if err != nil {
 			err = w.r.errorf(err, "watch %q", w.service)
@@ -142,6 +153,7 @@ func (w *watch) run(ctx context.Context, yield func([]registry.Instance, error) 
 		changed := !w.have || !registry.EqualSnapshots(w.last, set)
 		if changed {
 			w.noteSkipped(a.skipped)
+			w.noteHidden(a.filtered)
 			w.last, w.have = set, true
 			if !yield(set, nil) {
 				return
@@ -181,6 +193,15 @@ func (w *watch) noteSkipped(n int) {
 			Warn("consul: left out instances without address or port", slog.Int("instances", n))
 	}
 	w.skipped = n
+}
+
+// noteHidden tells of a token that reads only some of the nodes, which may be meant.
+func (w *watch) noteHidden(hidden bool) {
+	if hidden && !w.hidden && w.r.watchLog.Allow(time.Now()) {
+		w.r.logger(slog.String("service", w.service)).
+			Warn("consul: ACLs hide some instances of the service: the token lacks node:read for their nodes")
+	}
+	w.hidden = hidden
 }
 
 // wait returns how long Consul may hold the next query: no longer than instances
@@ -223,4 +244,18 @@ func (w *watch) query(ctx context.Context, wait time.Duration) (answer, error) {
 	}
 	a.set, a.skipped = snapshot(entries)
 	return a, nil
+}
+
+// mayRead asks the agent whether it tells of the service without a token: to such
+// requests Consul does not say that it has filtered an answer.
+func (w *watch) mayRead(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	var local any
+	q := (&api.QueryOptions{}).WithContext(ctx)
+	_, err := w.r.clients.kv.Raw().Query("/v1/agent/health/service/name/"+w.service, &local, q)
+	if statusCode(err) == http.StatusForbidden && strings.Contains(err.Error(), "Permission denied") {
+		return fmt.Errorf("%w; no token is set: %w", errFiltered, err)
+	}
+	return nil // what else goes wrong there says nothing about the answer
 }

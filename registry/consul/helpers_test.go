@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -205,6 +206,10 @@ func (f *fake) seen() []request {
 
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body)
+	if strings.HasPrefix(r.URL.Path, "/v1/agent/") { // where it has no instances
+		http.NotFound(w, r)
+		return
+	}
 	f.mu.Lock()
 	f.requests = append(f.requests, request{time.Now(), r.URL.Query(), r.Header.Clone()})
 	a, changed := f.answer, f.changed
@@ -275,14 +280,19 @@ func (l *logBuffer) String() string {
 func (l *logBuffer) lines() int { return strings.Count(l.String(), "\n") }
 
 // startWithACL runs an agent that denies what no policy allows, and returns what
-// makes clients with a policy of their own.
-func startWithACL(t *testing.T) (*consultest.Agent, func(name, rules string) *api.Config) {
+// makes clients with a policy of their own. What is in more replaces its ACL
+// configuration.
+func startWithACL(t *testing.T, more ...map[string]any) (*consultest.Agent, func(name, rules string) *api.Config) {
 	t.Helper()
 	const root = "b6d8a1f4-6a54-4f0a-9b61-0d1f0c0a7a11"
-	agent := consultest.Start(t, map[string]any{"acl": map[string]any{
+	config := map[string]any{
 		"enabled": true, "default_policy": "deny",
 		"tokens": map[string]any{"initial_management": root, "default": root},
-	}})
+	}
+	for _, m := range more {
+		maps.Copy(config, m)
+	}
+	agent := consultest.Start(t, map[string]any{"acl": config})
 	acl := agent.Client().ACL()
 	return agent, func(name, rules string) *api.Config {
 		policy, _, err := acl.PolicyCreate(&api.ACLPolicy{Name: name, Rules: rules}, nil)

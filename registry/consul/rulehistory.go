@@ -3,6 +3,7 @@ package consul
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strings"
 
@@ -48,6 +49,9 @@ func noteOf(p, n *api.KVPair) bool {
 	return p != nil && n != nil && p.ModifyIndex == n.ModifyIndex
 }
 
+// errHistoryFiltered keeps a part of the history from looking like the whole.
+var errHistoryFiltered = errors.New("it was filtered by ACLs: the token lacks key:read for all of it")
+
 // History implements [rule.Store]. A document that was written by other means than
 // Put comes first while the key holds it; of those that such a document replaced,
 // the ones by other means are not known.
@@ -63,7 +67,10 @@ func (s *RuleStore) History(ctx context.Context) ([]rule.Document, error) {
 		return nil, s.errorf(err, "read the history of")
 	}
 	q := (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx)
-	pairs, _, err := s.r.clients.kv.KV().List(s.historyPrefix(), q)
+	pairs, meta, err := s.r.clients.kv.KV().List(s.historyPrefix(), q)
+	if err == nil && meta != nil && meta.ResultsFilteredByACLs {
+		err = errHistoryFiltered
+	}
 	if err != nil {
 		return nil, s.errorf(err, "read the history of")
 	}
