@@ -53,7 +53,8 @@
 // cluster has no leader. An index that goes backwards, which happens when a server
 // was restored or has only just started, makes the answer doubtful: it is read
 // again, without an index and from the leader, before it is applied. An empty
-// answer that Consul's ACLs have filtered is an error, not an empty service. Any
+// answer that Consul's ACLs have filtered is an error, not an empty service; without
+// a token Consul does not say so, and the agent is asked for service:read. Any
 // error is yielded, the last set stays good, and the next try follows after a
 // delay that grows up to 30 s; the log gets a line when it begins, one a minute
 // while it lasts, and one when it is over.
@@ -64,7 +65,8 @@
 // within moments, and no request has to fail in between.
 //
 // Every watched service holds one HTTP connection to the agent, which allows 200
-// for each client address by default (limits.http_max_conns_per_client).
+// for each client address by default (limits.http_max_conns_per_client). Over TLS
+// watches share connections (HTTP/2).
 //
 // # Rules
 //
@@ -111,21 +113,51 @@
 // cannot reach Consul stops to lead before Consul lets another one; [Elector] says
 // why, and what a person can do that breaks it.
 //
+// # TLS
+//
+// An agent that serves HTTPS and asks for client certificates (verify_incoming) is
+// reached with
+//
+//	reg, err := consul.New(&api.Config{
+//		Address: "127.0.0.1:8501", Scheme: "https", Token: token,
+//		TLSConfig: api.TLSConfig{CAFile: "ca.pem", CertFile: "client.pem", KeyFile: "client-key.pem"},
+//	})
+//
+// or with New(nil) and the environment: CONSUL_HTTP_ADDR, as https://host:port or
+// beside CONSUL_HTTP_SSL=true, CONSUL_CACERT, CONSUL_CLIENT_CERT, CONSUL_CLIENT_KEY,
+// and CONSUL_HTTP_TOKEN or CONSUL_HTTP_TOKEN_FILE. New reads the files, once.
+// Certificates that are renewed while the process runs take a Transport with a
+// TLSClientConfig of its own (GetClientCertificate); a new token takes a new
+// [Registry]. The TLSConfig does not count beside an HttpClient.
+//
 // # Security
 //
-// Who can write services in Consul decides where traffic goes: use ACLs with
-// service:write for a service's own name only, and service:read and node:read for
-// what it calls. The same holds for rules: gateways need
+// Who can write services or rules in Consul decides where traffic goes. Use ACLs
+// that deny by default, and give each process what it needs:
 //
-//	key_prefix "graylane/rules" { policy = "read" }
+//	service "order" { policy = "write" } // to register order
 //
-// and only what operators use, and the gateways that move plans, need "write" there.
-// Those that stand for leader also need
+//	service "stock" { policy = "read" }  // to watch stock
+//	node_prefix ""  { policy = "read" }  // the nodes that it runs on
 //
-//	key "graylane/leader" { policy = "write" }
+//	key "graylane/rules"                 { policy = "read" } // to follow rules
+//	key_prefix "graylane/rules.history/" { policy = "read" } // … with their author; for History
+//
+//	key "graylane/rules"                 { policy = "write" } // to Put rules
+//	key_prefix "graylane/rules.history/" { policy = "write" }
+//
+//	key "graylane/leader" { policy = "write" } // to stand for leader; "read" for Elector.Leader
 //	session "NODE"        { policy = "write" } // NODE is the agent's own
 //
-// Without read access to the
-// history below the key, rules are followed all the same, and their author is not
-// known. Tokens are sent as a header and appear in no error and no log.
+// Where acl.enable_key_list_policy is on, History takes "list" in place of "read".
+//
+// A call that lacks a right returns an error that says so. When a token loses its
+// rights while it is used, the last instances and rules stay, a leader steps down
+// before its session can expire, and all goes on when the rights are back.
+//
+// Take a token away only after what was registered with it is deregistered: the
+// agent needs it to write the catalog. Without it an instance is neither taken out
+// nor shown as critical, whoever asks for it, and goes on to get requests.
+//
+// Tokens are sent as a header and appear in no error and no log.
 package consul
