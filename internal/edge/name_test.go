@@ -54,11 +54,14 @@ func TestNamesThatAreNotPassedOver(t *testing.T) {
 
 func TestNamesInCanonicalForm(t *testing.T) {
 	long := strings.Repeat("Long-", 14) + "Name"
-	names := edge.NewNames([]string{"x-gray-tag", "baggage", long})
+	names := edge.NewNames("x-gray-tag", "baggage", "X-Gray-Trace", long)
 	for key, want := range map[string]string{
 		"X-Gray-Tag": "X-Gray-Tag", "x-gray-TAG": "X-Gray-Tag", "bAGGAGE": "Baggage", "x-gray-trace": "X-Gray-Trace", strings.ToLower(long): long,
 		"X_Gray_Tag": "", "Referer": "", "User-Agent": "", "": "", "X-Gray-Tags": "", long[:len(long)-64]: "",
 	} {
 		assert.Equal(t, want, names.Canonical(key), key)
 	}
+	assert.True(t, names.Same("X_GRAY-tag"))
+	assert.False(t, names.Same("X-Gray-Tags"))
+	assert.False(t, edge.NewNames().May("X-Gray-Tag"))
 }

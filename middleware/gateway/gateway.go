@@ -66,7 +66,7 @@ func New(engine *rule.Engine, disc registry.Discovery, opts ...Option) (*Gateway
 		ways[i] = client.Transport.(*grayhttp.Transport)
 		g.clients = append(g.clients, ways[i])
 	}
-	names := edge.NewNames(c.prop.Fields())
+	names := edge.NewNames(append(c.prop.Fields(), edge.TraceHeader)...)
 	for _, rt := range t.routes {
 		rt.names = names
 		rt.fail, rt.upgrades, rt.maxBody, rt.observers = c.fail, c.upgrades, c.maxBody, c.observers

@@ -3,6 +3,7 @@ package grayhttp
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/graylane/graylane/graytag"
@@ -73,12 +74,10 @@ func Edge(engine *rule.Engine, opts ...EdgeOption) (func(next http.Handler) http
 	if c.self != nil {
 		e.service = c.self.Service
 	}
-	for _, f := range c.prop.Fields() {
-		if f = http.CanonicalHeaderKey(f); f != graytag.Header && f != baggageHeader {
-			e.formats = append(e.formats, f)
-			e.lengths |= 1 << (len(f) % 64)
-		}
-	}
+	e.formats = edge.NewNames(slices.DeleteFunc(c.prop.Fields(), func(f string) bool {
+		f = http.CanonicalHeaderKey(f)
+		return f == graytag.Header || f == baggageHeader
+	})...)
 	return func(next http.Handler) http.Handler { return &edgeHandler{entrance: e, next: next} }, nil
 }
 
@@ -92,8 +91,7 @@ type entrance struct {
 	attrs   []attr
 	sticky  *StickyCookie // nil: none is given
 	service string        // the own one, "" where it is not known
-	formats []string      // compatibility headers, canonical
-	lengths uint64        // of formats, modulo 64, as bits
+	formats *edge.Names   // compatibility headers
 }
 
 type edgeHandler struct {
@@ -251,7 +249,7 @@ func (e *entrance) forged(h http.Header, trusted bool) (f forged) {
 // usual tells of nearly every header name, at no cost to speak of, that [entrance.carrier]
 // returns "" for it.
 func (e *entrance) usual(name string) bool {
-	return e.lengths&(1<<(len(name)%64)) == 0 && edge.IsUsual(name)
+	return !e.formats.May(name) && edge.IsUsual(name)
 }
 
 // carrier returns what a header of this name, in any spelling, claims a tag in; ""
@@ -268,10 +266,8 @@ func (e *entrance) carrier(name string, trusted bool) (carrier string, list bool
 	case !trusted && edge.SameName(name, edge.TraceHeader):
 		return telemetry.ForgedTrace, false
 	}
-	for _, format := range e.formats {
-		if edge.SameName(name, format) {
-			return telemetry.ForgedCompatibility, false
-		}
+	if e.formats.Same(name) {
+		return telemetry.ForgedCompatibility, false
 	}
 	return "", false
 }

@@ -76,7 +76,7 @@ func newTransport(base http.RoundTripper, c *config) *Transport {
 	for i, f := range t.fields {
 		t.fields[i] = http.CanonicalHeaderKey(f)
 	}
-	t.names = edge.NewNames(t.fields)
+	t.names = edge.NewNames(append(slices.Clone(t.fields), hops.TraceHeader)...)
 	t.copies, _ = base.(headerRoundTripper)
 	if d, ok := base.(interface {
 		Service(*url.URL) (string, bool)
