@@ -98,11 +98,11 @@
 // # Cost
 //
 // Measured over loopback, against a bare httputil.ReverseProxy that is tuned alike (a
-// pool for buffers, 512 idle connections per instance), the entrance costs a twentieth
-// of a request or a little more where one user of five is gray, and up to a ninth where
-// every one is: client and service have two headers more to write and to read then. A
-// stable request takes no allocation more, a gray one some five, those of client and
-// service included. No request takes a lock of the gateway.
+// pool for buffers, 512 idle connections per instance), the entrance costs some 6 % of
+// a request where one user of five is gray, and some 8 % where every one is: client and
+// service have two headers more to write and to read then. A stable request takes no
+// allocation more, a gray one some five, those of client and service included. No
+// request takes a lock of the gateway.
 //
 // # Security
 //
