@@ -26,7 +26,7 @@ type exchange struct {
 	body    *requestBody // nil where the request has none
 	timer   *time.Timer  // nil where the time is not limited
 	proxied bool         // the peer is a trusted proxy
-	tagged  bool
+	tagged  bool         // the request has a tag
 
 	observed *observed // nil where nobody observes
 
@@ -113,9 +113,7 @@ func (x *exchange) cleanTrailer() {
 	if len(h[http.TrailerPrefix+grayhttp.MisroutedHeader]) > 0 {
 		delete(h, http.TrailerPrefix+arrival.DetailsHeader)
 	}
-	delete(h, http.TrailerPrefix+edge.VersionHeader)
-	delete(h, http.TrailerPrefix+edge.GroupHeader)
-	delete(h, http.TrailerPrefix+ReasonHeader)
+	deleteOurs(h, http.TrailerPrefix)
 }
 
 // inform sends an informational answer, without what is for the answer proper.

@@ -64,15 +64,11 @@ func (x *exchange) outgoing() http.Header {
 func (x *exchange) take(res *http.Response) {
 	x.answer = res
 	if res.StatusCode == http.StatusSwitchingProtocols {
-		delete(res.Header, edge.VersionHeader)
-		delete(res.Header, edge.GroupHeader)
-		delete(res.Header, ReasonHeader)
+		deleteOurs(res.Header, "")
 		return
 	}
 	removeOptions(res.Header, res.Header["Connection"])
-	delete(res.Trailer, edge.VersionHeader)
-	delete(res.Trailer, edge.GroupHeader)
-	delete(res.Trailer, ReasonHeader)
+	deleteOurs(res.Trailer, "")
 	x.trailer = res.Trailer
 	if len(res.Trailer) > 0 {
 		// HTTP/2 has trailers beside a length, HTTP/1.1 has them in chunks alone.
@@ -83,15 +79,7 @@ func (x *exchange) take(res *http.Response) {
 	events := len(kind) == 1 && strings.HasPrefix(kind[0], "text/event-stream")
 	h := x.Header()
 	for k, v := range res.Header {
-		switch k {
-		case edge.VersionHeader, edge.GroupHeader, ReasonHeader: // which are ours to give
-			continue
-		case "Content-Type":
-			if events {
-				continue
-			}
-		}
-		if isHop(k) {
+		if isHop(k) || isOurs(k) || events && k == "Content-Type" {
 			continue
 		}
 		if own := h[k]; len(own) > 0 {
@@ -102,6 +90,19 @@ func (x *exchange) take(res *http.Response) {
 	res.Header = nil
 	if events {
 		res.Header = http.Header{"Content-Type": kind}
+	}
+}
+
+// isOurs tells whether a header or trailer of an answer is the gateway's to give,
+// whatever services say.
+func isOurs(name string) bool { return slices.Contains(ours[:], name) }
+
+var ours = [...]string{edge.VersionHeader, edge.GroupHeader, ReasonHeader}
+
+// deleteOurs deletes what is ours to give under keys that begin with prefix.
+func deleteOurs(h http.Header, prefix string) {
+	for _, name := range ours {
+		delete(h, prefix+name)
 	}
 }
 
